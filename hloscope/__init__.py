@@ -1,0 +1,55 @@
+"""hloscope: see what the compiler does with a JAX training step, from a machine without the chip.
+
+The public API. Names are imported when they are used: a step file that only needs `step` waits for nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloscope.capture.step import Step as Step
+    from hloscope.capture.step import step as step
+    from hloscope.capture.topology import Topology as Topology
+    from hloscope.errors import CompileError as CompileError
+    from hloscope.errors import HloscopeError as HloscopeError
+    from hloscope.errors import UserError as UserError
+    from hloscope.report.build import load as load
+    from hloscope.report.model import Report as Report
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CompileError": "hloscope.errors",
+    "HloscopeError": "hloscope.errors",
+    "Report": "hloscope.report.model",
+    "Step": "hloscope.capture.step",
+    "Topology": "hloscope.capture.topology",
+    "UserError": "hloscope.errors",
+    "load": "hloscope.report.build",
+    "step": "hloscope.capture.step",
+}
+
+__all__ = [
+    "CompileError",
+    "HloscopeError",
+    "Report",
+    "Step",
+    "Topology",
+    "UserError",
+    "__version__",
+    "load",
+    "step",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'hloscope' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,87 @@
+"""A module with all that is known about it, and every analysis of it, each computed when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloscope.analysis.census import Census
+    from hloscope.analysis.collectives import Collectives
+    from hloscope.analysis.memory import Memory
+    from hloscope.analysis.rows import Rows
+    from hloscope.capture.artifact import MemoryStats
+    from hloscope.hlo import HloFile, Module, protos
+
+
+class Analyses:
+    """What rules and reports look at. Everything but the module may be unknown: None or empty.
+
+    `stats` are the compiler's own figures, `mesh` the axis sizes in mesh order and `mesh_device_ids` the
+    device ids in row-major mesh order. `hbm_limit_bytes` is the memory of one device, in bytes.
+    `parameter_names` name the entry's parameters in order. `valid_fraction` is the share (0 to 1] of a ragged
+    buffer's rows that hold tokens, and `valid_fraction_source` says who told it.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        *,
+        buffer_assignment: protos.BufferAssignment | None = None,
+        stats: MemoryStats | None = None,
+        mesh: Mapping[str, int] | None = None,
+        mesh_device_ids: Sequence[int] | None = None,
+        hbm_limit_bytes: int | None = None,
+        parameter_names: Sequence[str] = (),
+        valid_fraction: float | None = None,
+        valid_fraction_source: str | None = None,
+    ) -> None:
+        self.module = module
+        self.buffer_assignment = buffer_assignment
+        self.stats = stats
+        self.mesh = mesh
+        self.mesh_device_ids = mesh_device_ids
+        self.hbm_limit_bytes = hbm_limit_bytes
+        self.parameter_names = tuple(parameter_names)
+        self.valid_fraction = valid_fraction
+        self.valid_fraction_source = valid_fraction_source
+
+    @classmethod
+    def of_file(cls, file: HloFile) -> Analyses:
+        """The analyses of what a file holds, nothing else being known."""
+        return cls(file.module, buffer_assignment=file.buffer_assignment)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Memory figures, the live bytes over the schedule and the peak."""
+        from hloscope.analysis.memory import analyze_memory
+
+        return analyze_memory(
+            self.module,
+            self.buffer_assignment,
+            stats=self.stats,
+            hbm_limit_bytes=self.hbm_limit_bytes,
+            parameter_names=self.parameter_names,
+        )
+
+    @cached_property
+    def census(self) -> Census:
+        """Families of fusions, custom calls and copies."""
+        from hloscope.analysis.census import take_census
+
+        return take_census(self.module)
+
+    @cached_property
+    def collectives(self) -> Collectives:
+        """Collectives by kind, shape and mesh axis."""
+        from hloscope.analysis.collectives import find_collectives
+
+        return find_collectives(self.module, mesh=self.mesh, mesh_device_ids=self.mesh_device_ids)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Which buffers hold ragged rows."""
+        from hloscope.analysis.rows import analyze_rows
+
+        return analyze_rows(self.module)

@@ -1,0 +1,123 @@
+"""The fusion census: families of fusions, custom calls and copies that do one work at one place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.analysis.families import family_of
+from hloscope.analysis.place import phase_of_name, provenance
+from hloscope.analysis.traffic import hbm_bytes
+from hloscope.analysis.work import is_plumbing, running, shape_text, started_result
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hloscope.analysis.work import Running
+    from hloscope.hlo import Computation, Instruction, Module, SourceFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A census line. Counts are of instructions, `executions` include loop trips; None is unknown."""
+
+    family: str  # what a person would call it: "activation", "unsort", "matmul", "copy", a kernel's name, ...
+    kind: str  # "fusion kLoop", "fusion kOutput", "custom-call", "copy", ...
+    phase: str  # hloscope.analysis.place.Phase value
+    loop: str | None  # trips of the loops around it, outermost first: `15 x 64`; None outside of loops
+    shape: str  # result shape(s) without layout
+    count: int
+    executions: int | None
+    bytes: int | None  # HBM bytes read and written by all executions in a step
+    thread: str | None  # "sparsecore" or None
+    op_name: str
+    source: SourceFrame | None
+    instructions: tuple[Instruction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """All families, most HBM bytes first, and the counts behind them."""
+
+    families: tuple[Family, ...]
+    fusion_count: int  # every fusion instruction of the module, nested ones included
+    top_level_fusion_count: int  # those that run on their own
+    instruction_count: int
+
+
+def take_census(module: Module) -> Census:
+    """Count the work of a module by family: what runs on its own, each piece once, nothing nested."""
+    groups: dict[_Key, list[Instruction]] = {}
+    places = running(module)
+    for computation, place in places.items():
+        for instruction in computation.instructions:
+            if not is_plumbing(instruction):
+                key = _key(instruction, place, provenance(instruction).op_name)
+                groups.setdefault(key, []).append(instruction)
+    families = [_family(key, instructions, places) for key, instructions in groups.items()]
+    families.sort(key=lambda f: (-(f.bytes or 0), f.family, f.phase, f.shape, f.kind))
+    opcodes = Counter(p.opcode for c in module.computations for p in c.proto.instructions)
+    top_level = sum(f.count for f in families if f.kind.startswith("fusion"))
+    return Census(
+        families=tuple(families),
+        fusion_count=opcodes["fusion"],
+        top_level_fusion_count=top_level,
+        instruction_count=opcodes.total() - opcodes["get-tuple-element"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What instructions of one family have in common."""
+
+    family: str
+    kind: str
+    phase: str
+    loop: str | None
+    shape: str
+    thread: str | None
+
+
+def _key(instruction: Instruction, place: Running, op_name: str) -> _Key:
+    kind = instruction.opcode
+    if instruction.fusion_kind:
+        kind += f" {instruction.fusion_kind}"
+    return _Key(
+        family_of(instruction, op_name),
+        kind,
+        phase_of_name(op_name).value,
+        place.loop,
+        shape_text(started_result(instruction)),
+        instruction.execution_thread or instruction.computation.execution_thread,
+    )
+
+
+def _family(key: _Key, instructions: list[Instruction], places: Mapping[Computation, Running]) -> Family:
+    runs = [places[i.computation].executions for i in instructions]
+    moved = [_times(hbm_bytes(i), n) for i, n in zip(instructions, runs, strict=True)]
+    named = provenance(instructions[0])
+    return Family(
+        family=key.family,
+        kind=key.kind,
+        phase=key.phase,
+        loop=key.loop,
+        shape=key.shape,
+        count=len(instructions),
+        executions=_sum(runs),
+        bytes=_sum(moved),
+        thread=key.thread,
+        op_name=named.op_name,
+        source=named.source,
+        instructions=tuple(instructions),
+    )
+
+
+def _times(bytes_: int | None, executions: int | None) -> int | None:
+    return None if bytes_ is None or executions is None else bytes_ * executions
+
+
+def _sum(values: list[int | None]) -> int | None:
+    """The sum, or None if a part of it is unknown."""
+    known = [v for v in values if v is not None]
+    return sum(known) if len(known) == len(values) else None

@@ -1,0 +1,143 @@
+"""What a fusion's body really uses of its operands and writes of its results.
+
+A fusion computes only what its result needs: an operand that is only sliced or gathered is read in part,
+and a buffer that is updated in place is not read at all. Worked out in one walk over the body, from its
+result back to its parameters, as the fraction of each value that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.analysis.work import body_opcodes
+
+if TYPE_CHECKING:
+    from hloscope.hlo import Computation, Instruction
+
+_UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+_SLICES = frozenset({"slice", "dynamic-slice", "gather"})
+_PARTIAL = _UPDATES | _SLICES
+
+# One operand in, the same elements out, in whatever order or layout.
+_TRANSPARENT = frozenset({"bitcast", "reshape", "copy", "convert", "transpose", "reverse"})
+
+# These need every element of every operand, whatever part of their result is needed.
+_WHOLE = frozenset({
+    "dot", "convolution", "reduce", "reduce-window", "sort", "broadcast", "custom-call", "map", "fft",
+    "cholesky", "triangular-solve", "select-and-scatter", "call", "all-reduce", "all-gather",
+    "reduce-scatter", "all-to-all",
+})  # fmt: skip
+
+# Bodies nest a few levels; deeper is damage, whose uses count whole.
+_DEEPEST = 10
+# A chain of updates and copies behind one result; longer ones count whole.
+_LONGEST = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyUse:
+    """Of each operand the fraction that is read; of each result the bytes that an in-place update touches,
+    or None where all of it is written."""
+
+    reads: Sequence[float]
+    writes: Sequence[int | None]
+
+
+def body_use(fusion: Instruction) -> BodyUse:
+    """What a fusion uses of its operands and results, in their order."""
+    if not fusion.called_computations:
+        return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None])
+    body = fusion.called_computations[0]
+    root = body.root
+    outputs = root.operands if root.opcode == "tuple" else (root,)
+    if body_opcodes(fusion).isdisjoint(_PARTIAL):
+        return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None] * len(outputs))
+    in_place = [_in_place_updates(output) for output in outputs]
+    writes = [sum(sum(touched_by_update(u)) for u in found) if found else None for found in in_place]
+    updated = frozenset(u.name for found in in_place for u in found)
+    return BodyUse(reads=_parameter_use(body, 1.0, updated, 0), writes=writes)
+
+
+def buffers_updated(update: Instruction) -> int:
+    """How many operands of a dynamic-update-slice or scatter, the first ones, are buffers that it updates."""
+    return len(update.operands) // 2 if update.opcode == "scatter" else 1
+
+
+def touched_by_update(update: Instruction) -> list[int]:
+    """Bytes of each buffer that an update touches: writes, and for a scatter also reads to combine with."""
+    count = buffers_updated(update)
+    if update.opcode == "scatter":
+        return [2 * o.shape.padded_bytes for o in update.operands[count + 1 :]]
+    return [update.operands[1].shape.padded_bytes]
+
+
+def _in_place_updates(output: Instruction) -> list[Instruction]:
+    """The updates that one result of a fusion consists of, if they are made in a buffer that comes in; else
+    none. Followed through transparent instructions and nested fusions; only a buffer of the same size can be
+    taken over."""
+    found: list[Instruction] = []
+    callers: list[Instruction] = []
+    value = output
+    for _ in range(_LONGEST):
+        if value.opcode in _UPDATES:
+            found.append(value)
+        if value.opcode in _UPDATES or value.opcode in _TRANSPARENT:
+            value = value.operands[0]
+        elif value.opcode == "fusion" and value.called_computations:
+            callers.append(value)
+            value = value.called_computations[0].root
+        elif value.opcode == "parameter" and callers:
+            number, given = value.proto.parameter_number, callers.pop().operands
+            if not 0 <= number < len(given):
+                return []
+            value = given[number]
+        else:
+            break
+    comes_in = value.opcode == "parameter" and not callers
+    return found if comes_in and value.shape.padded_bytes == output.shape.padded_bytes else []
+
+
+def _parameter_use(body: Computation, needed: float, updated: frozenset[str], depth: int) -> list[float]:
+    """The fraction of each parameter that is read when `needed` of the result is."""
+    use: dict[int, float] = {body.proto.root_id: needed}
+    for instruction in reversed(body.instructions):
+        fraction = use.get(instruction.id, 0.0)
+        if fraction <= 0.0 or not instruction.operands:
+            continue
+        for operand, part in zip(
+            instruction.operands, _operand_use(instruction, fraction, updated, depth), strict=False
+        ):
+            use[operand.id] = min(1.0, use.get(operand.id, 0.0) + part)
+    return [use.get(p.id, 0.0) for p in body.parameters]
+
+
+def _operand_use(
+    instruction: Instruction, fraction: float, updated: frozenset[str], depth: int
+) -> Sequence[float]:
+    """The fraction of each operand that an instruction reads for `fraction` of its result."""
+    opcode, count = instruction.opcode, len(instruction.operands)
+    if opcode in _SLICES:
+        ratio = _ratio(instruction, instruction.operands[0])
+        return [fraction * ratio, *[1.0] * (count - 1)]
+    if opcode in _UPDATES:
+        buffers = buffers_updated(instruction)
+        kept = 0.0 if instruction.name in updated else fraction
+        return [kept] * buffers + [1.0] * (count - buffers)
+    if opcode == "fusion" and instruction.called_computations and depth < _DEEPEST:
+        return _parameter_use(instruction.called_computations[0], fraction, updated, depth + 1)
+    if opcode in ("pad", "concatenate"):
+        return [min(1.0, fraction / _ratio(o, instruction)) for o in instruction.operands]
+    if opcode in _WHOLE:
+        return [1.0] * count
+    return [fraction] * count
+
+
+def _ratio(part: Instruction, whole: Instruction) -> float:
+    """How many elements the one value has of the other's, at most all and never none."""
+    return (
+        min(1.0, part.shape.elements / whole.shape.elements)
+        if part.shape.elements and whole.shape.elements
+        else 1.0
+    )

@@ -1,0 +1,222 @@
+"""Ragged buffers: the packed rows that grouped matmuls read, and the work that streams all of them.
+
+A buffer has room for the worst case; only its first sum(group_sizes) rows are tokens. Grouped matmuls skip
+the rest, the elementwise work around them does not. Buffers are found by dataflow from the grouped matmuls,
+through operations that keep rows apart; which share of their rows is valid is derived where the program
+shows how many assignments the group sizes count, and unknown otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hloscope.analysis.grouped import GroupedMatmul, grouped_matmuls, recognise
+from hloscope.analysis.ranges import integer_constant, integer_range
+from hloscope.analysis.rowwise import carries_rows, is_row_wise
+from hloscope.analysis.values import origin
+from hloscope.hlo import Instruction, Module, Shape
+
+# A row narrower than one vector register's lanes is a mask or an index, not data of a token.
+_LANES = 128
+
+# Inside a concatenation nothing is computed: operands are placed side by side.
+_PLACING = frozenset(
+    {
+        "parameter", "constant", "broadcast", "bitcast", "reshape", "copy", "convert", "slice", "tuple", "iota",
+        "transpose", "compare", "select", "and", "get-tuple-element", "fusion", "dynamic-slice",
+    }
+)  # fmt: skip
+_JOINING = frozenset({"maximum", "add", "or"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullBufferWork:
+    """An instruction that streams a whole ragged buffer. `role` is "fusion", "concatenation" or "copy".
+
+    `row_bytes` are the HBM bytes over rows that one execution reads and writes: what shrinks with the
+    share of valid rows.
+    """
+
+    instruction: Instruction
+    role: str
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaggedBuffer:
+    """A ragged buffer and the work on it.
+
+    `valid_fraction` is the share of rows that are tokens where the program proves it, else None;
+    `reason` says how it was derived, or what would have to be known.
+    """
+
+    rows: int
+    groups: int
+    matmuls: tuple[GroupedMatmul, ...]
+    work: tuple[FullBufferWork, ...]
+    valid_fraction: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """All ragged buffers of a module, largest row count first."""
+
+    buffers: tuple[RaggedBuffer, ...]
+
+
+def analyze_rows(module: Module) -> Rows:
+    """Find the grouped matmuls of a module and everything that streams their buffers in full."""
+    waiting = list(grouped_matmuls(module))
+    buffers: list[RaggedBuffer] = []
+    while waiting:
+        seed = waiting[0]
+        values = _connected(seed)
+        joined = [g for g in waiting if g is seed or _touches(g, values)]
+        waiting = [g for g in waiting if g not in joined]
+        buffers.append(_buffer(seed, joined, values))
+    return Rows(buffers=tuple(sorted(buffers, key=lambda b: (-b.rows, -len(b.work)))))
+
+
+def _touches(matmul: GroupedMatmul, values: dict[int, Instruction]) -> bool:
+    return matmul.instruction.id in values or any(b.id in values for b in matmul.buffers)
+
+
+def _connected(seed: GroupedMatmul) -> dict[int, Instruction]:
+    """Every value over the seed's rows that row-wise work or another grouped matmul joins to it."""
+    rows = seed.rows
+    values: dict[int, Instruction] = {}
+    queue = [*seed.buffers, seed.instruction]
+    while queue:
+        value = queue.pop()
+        if value.id in values or not _is_wide(value.shape, rows):
+            continue
+        values[value.id] = value
+        queue += [u for u in value.users if is_row_wise(u, rows) or recognise(u)]
+        if is_row_wise(value, rows) or recognise(value):
+            queue += value.operands
+    return values
+
+
+def _is_wide(shape: Shape, rows: int) -> bool:
+    return any(_is_wide_array(leaf, rows) for _, leaf in shape.leaves())
+
+
+def _is_wide_array(leaf: Shape, rows: int) -> bool:
+    return rows in leaf.dimensions and math.prod(leaf.dimensions) >= rows * _LANES
+
+
+def _buffer(
+    seed: GroupedMatmul, matmuls: list[GroupedMatmul], values: dict[int, Instruction]
+) -> RaggedBuffer:
+    rows = seed.rows
+    found = (_full_buffer_work(v, rows) for v in values.values())
+    work = sorted((w for w in found if w is not None), key=lambda w: w.instruction.id)
+    fraction, reason = _valid_fraction(matmuls)
+    return RaggedBuffer(
+        rows=rows,
+        groups=seed.groups,
+        matmuls=tuple(matmuls),
+        work=tuple(work),
+        valid_fraction=fraction,
+        reason=reason,
+    )
+
+
+def _full_buffer_work(value: Instruction, rows: int) -> FullBufferWork | None:
+    """The value as work over the whole buffer, or None where it is something else or stays in VMEM."""
+    if value.opcode not in ("fusion", "copy") or not is_row_wise(value, rows):
+        return None
+    arrays = {o.id: o.shape for o in value.operands}
+    leaves = [leaf for s in [value.shape, *arrays.values()] for _, leaf in s.leaves()]
+    over_rows = [leaf for leaf in leaves if rows in leaf.dimensions and leaf.memory_space == 0]
+    if not any(_is_wide_array(leaf, rows) for leaf in over_rows):
+        return None
+    return FullBufferWork(
+        instruction=value, role=_role(value), row_bytes=sum(leaf.padded_bytes for leaf in over_rows)
+    )
+
+
+def _role(value: Instruction) -> str:
+    if value.opcode == "copy":
+        return "copy"
+    opcodes = _opcodes(value)
+    computing = [o for o in opcodes if o not in _PLACING]
+    joins = sum(o in _JOINING for o in computing)
+    padded = computing.count("pad") >= 2 and joins == 1 and len(computing) == computing.count("pad") + 1
+    placed = bool(computing) and set(computing) <= {"concatenate", "dynamic-update-slice"}
+    return (
+        "concatenation" if padded or placed else "copy" if not computing and "copy" in opcodes else "fusion"
+    )
+
+
+def _opcodes(fusion: Instruction) -> list[str]:
+    """Opcodes in a fusion's body, those of nested fusions included."""
+    found: list[str] = []
+    for inner in fusion.called_computations[0].instructions:
+        found.append(inner.opcode)
+        if inner.opcode == "fusion":
+            found += _opcodes(inner)
+    return found
+
+
+def _valid_fraction(matmuls: list[GroupedMatmul]) -> tuple[float | None, str]:
+    """The share of valid rows that all of the buffer's grouped matmuls agree on."""
+    counts = {_counted_rows(g) for g in matmuls}
+    counts.discard(None)
+    rows = matmuls[0].rows
+    if len(counts) != 1:
+        return None, "the program does not show what the group sizes add up to"
+    count = counts.pop()
+    assert count is not None
+    if count > rows:
+        return None, f"the group sizes count {count:,} assignments for {rows:,} rows"
+    return (
+        count / rows,
+        f"the group sizes count {count:,} assignments, each to an existing group, in {rows:,} rows",
+    )
+
+
+def _counted_rows(matmul: GroupedMatmul) -> int | None:
+    """What a matmul's group sizes surely add up to, or None.
+
+    Shown where they are a histogram: ones scatter-added into zeros, at indices that all exist.
+    """
+    for sizes in matmul.sizes:
+        count = _histogram_total(_group_sizes(sizes), matmul.groups)
+        if count is not None:
+            return count
+    return None
+
+
+def _group_sizes(sizes: Instruction) -> Instruction:
+    """XLA's ragged-dot takes metadata that a small kernel of its own makes from the group sizes."""
+    made = origin(sizes)
+    if made.opcode == "get-tuple-element" and made.operands[0].opcode == "custom-call":
+        kernel = made.operands[0]
+        if len(kernel.operands) == 1 and len(kernel.operands[0].shape.dimensions) == 1:
+            return origin(kernel.operands[0])
+    return made
+
+
+def _histogram_total(sizes: Instruction, groups: int) -> int | None:
+    if sizes.opcode != "scatter" or sizes.shape.dimensions != (groups,) or len(sizes.operands) != 3:
+        return None
+    target, indices, updates = sizes.operands
+    combiner = sizes.called_computations[0].root.opcode if sizes.called_computations else ""
+    if combiner != "add" or integer_constant(target) != 0 or integer_constant(updates) != 1:
+        return None
+    if not integer_range(indices).within(0, groups - 1):
+        return None
+    return updates.shape.elements
+
+
+def wide_shape(work: FullBufferWork, rows: int) -> str:
+    """The shape that a person knows the work by: what it writes over rows, wide arrays first."""
+    leaves = [leaf for _, leaf in work.instruction.shape.leaves()]
+    wide = [leaf.short for leaf in leaves if _is_wide_array(leaf, rows)]
+    if not wide:
+        read = [o.shape.short for o in work.instruction.operands if carries_rows(o.shape, rows)]
+        return f"reads {read[0]}" if read else work.instruction.shape.short
+    return f"{len(wide)} x {wide[0]}" if len(wide) > 1 and len(set(wide)) == 1 else ", ".join(wide)

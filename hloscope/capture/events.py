@@ -1,0 +1,21 @@
+"""What a capture tells while it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Stage = Literal["start", "import", "build", "trace", "lower", "compile", "store", "done", "failed"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A stage begins. `seconds` since the capture began; `detail` is a few words for a person, or empty.
+
+    `done` has the detail `cached` or `compiled`; a stored step goes from `lower` to `done` without compiling.
+    """
+
+    stage: Stage
+    seconds: float
+    detail: str = ""

@@ -1,0 +1,273 @@
+"""The parent's side of a capture: start a worker, follow it, say in one line how it ended. Without jax."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hloscope
+from hloscope.capture import dump, messages
+from hloscope.capture.artifact import Artifact, read_artifact
+from hloscope.capture.events import STAGES, Event, Stage
+from hloscope.capture.store import Store
+from hloscope.errors import CompileError, UserError
+
+# How long a worker that said its last word may take to go, in seconds.
+_GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.2
+
+
+def capture_step(
+    target: str,
+    *,
+    topology: str | None = None,
+    timeout: float | None = None,
+    fresh: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+) -> Artifact:
+    """Compile the step in `path/to/file.py` or `path/to/file.py:name`, or take it from the store.
+
+    The file runs in a process of its own. `topology` overrides the step's; `timeout` is in seconds for the
+    whole capture; `fresh` compiles even if the store has the step. `on_event` is called as stages begin.
+
+    Raises `UserError` if the file, the step or the topology is wrong, `CompileError` if the compiler fails,
+    dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
+    """
+    file, name = split_target(target)
+    store = Store.default()
+    staging = store.staging()
+    request = {
+        "file": str(file),
+        "name": name,
+        "topology": topology,
+        "fresh": fresh,
+        "staging": str(staging),
+        "store_folder": str(store.folder),
+        "store_limit": store.limit_bytes,
+    }
+    try:
+        run = _Run(staging=staging, store=store, timeout=timeout, on_event=on_event)
+        return run.follow(request)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def split_target(target: str) -> tuple[Path, str | None]:
+    """`file.py:name` as an absolute path and a name. `UserError` if there is no such file."""
+    text, colon, name = target.rpartition(":")
+    path, chosen = (Path(text), name) if colon and not Path(target).exists() else (Path(target), None)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a Python file")
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    if chosen == "":
+        raise UserError(f"{target}: a step's name is missing after the colon")
+    return path.absolute(), chosen
+
+
+def worker_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which a machine without a TPU compiles for one, and says so in the log."""
+    flags = environment.get("XLA_FLAGS", "").split()
+    root = str(Path(hloscope.__file__).parent.parent)
+    ours = {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        # libtpu writes its warnings to files in a shared folder unless told otherwise.
+        "TPU_STDERR_LOG_LEVEL": "1",
+        "TPU_LOG_DIR": "disabled",
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        # A dump of the user's own could hide the step's module from ours.
+        "XLA_FLAGS": " ".join(flag for flag in flags if not flag.startswith("--xla_dump_")),
+        "PYTHONPATH": os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root))),
+    }
+    return {**environment, **ours}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One worker's life. `during` is the stage that it is in, `last` its last word."""
+
+    staging: Path
+    store: Store
+    timeout: float | None
+    on_event: Callable[[Event], None] | None
+    began: float = field(default_factory=time.monotonic)
+    during: Stage = "start"
+    last: dict[str, Any] | None = None
+
+    @property
+    def log(self) -> str:
+        return (self.staging / "log").read_text(errors="replace")
+
+    def follow(self, request: Mapping[str, object]) -> Artifact:
+        """Run the worker to its end and hand out its artifact, or raise what went wrong."""
+        reading, writing = os.pipe()
+        with open(reading, "rb", buffering=0) as events:
+            try:
+                worker = self._start(writing)
+            finally:
+                os.close(writing)
+            try:
+                assert worker.stdin is not None
+                # A worker that is gone already is told by its exit code.
+                with contextlib.suppress(BrokenPipeError):
+                    worker.stdin.write(json.dumps(request).encode() + b"\n")
+                    worker.stdin.flush()
+                self._read(events.fileno(), worker)
+                code = worker.wait(timeout=_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                code = 0
+            finally:
+                _end(worker)
+        return self._outcome(code)
+
+    def _start(self, events: int) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-P",
+            "-u",
+            "-X",
+            "faulthandler",
+            "-m",
+            "hloscope.capture.worker",
+            str(events),
+        ]
+        with (self.staging / "log").open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(events,),
+                env=worker_environment(),
+                process_group=0,
+            )
+
+    def _read(self, events: int, worker: subprocess.Popen[bytes]) -> None:
+        """Pass events on until the worker's last word or its end. `CompileError` when time is up."""
+        pending = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(events, selectors.EVENT_READ)
+            while self.last is None:
+                gone = worker.poll() is not None
+                if selector.select(0 if gone else self._patience()):
+                    chunk = os.read(events, 65536)
+                    if not chunk:
+                        return
+                    *lines, pending = (pending + chunk).split(b"\n")
+                    for line in lines:
+                        self._heard(json.loads(line))
+                elif gone:
+                    return
+
+    def _patience(self) -> float:
+        if self.timeout is None:
+            return _POLL_SECONDS
+        left = self.began + self.timeout - time.monotonic()
+        if left <= 0:
+            raise CompileError(
+                f"gave up after {self.timeout:g} s, during {self.during}", log_tail=messages.tail(self.log)
+            )
+        return min(left, _POLL_SECONDS)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        stage = event["stage"]
+        if stage not in STAGES:
+            return
+        if stage in ("done", "failed"):
+            self.last = event
+        else:
+            self.during = stage
+        if self.on_event is not None:
+            detail = str(event.get("detail") or "")
+            self.on_event(Event(stage=stage, seconds=time.monotonic() - self.began, detail=detail))
+
+    def _outcome(self, code: int) -> Artifact:
+        if self.last is not None and self.last["stage"] == "done":
+            return Artifact.load(Path(self.last["path"]))
+        if self.last is not None and self.last["kind"] == "user":
+            error = UserError(self.last["detail"])
+            if self.last["own_code"]:
+                error.add_note(messages.tail(self.log))
+            raise error
+        if self.last is None and code == 0:
+            raise UserError(f"the file ended the process during {self.during}, before the step was compiled")
+        raise self._compile_error(code)
+
+    def _compile_error(self, code: int) -> CompileError:
+        log = self.log
+        text = self._why(code, log)
+        kept = self._keep(text)
+        return CompileError(
+            text, log_tail=messages.tail(log), dump_dir=None if kept is None else str(kept.path)
+        )
+
+    def _why(self, code: int, log: str) -> str:
+        if self.last is None:
+            return death(code, self.during)
+        raised = re.sub(r"\s*See https://\S+ for more details\.", "", self.last["detail"])
+        sizes = messages.out_of_memory(log, raised)
+        if "RESOURCE_EXHAUSTED" in raised and sizes is not None:
+            used, limit = map(messages.in_words, sizes)
+            return f"the step does not fit: it needs {used} of device memory (HBM), there are {limit}"
+        return f"the compiler failed: {raised}"
+
+    def _keep(self, error: str) -> Artifact | None:
+        """What the compiler dumped before it failed, as an artifact; None if there is no optimized module."""
+        folder, dumped = self.staging / "artifact", self.staging / "dump"
+        files = dump.collect(dumped, folder) if folder.is_dir() else None
+        if files is None:
+            return None
+        planned = read_artifact(folder)
+        environment = worker_environment()
+        variables = (environment["XLA_FLAGS"], environment.get("LIBTPU_INIT_ARGS", ""))
+        sizes = messages.out_of_memory(self.log, error)
+        failed = dataclasses.replace(
+            planned,
+            schedule_path=files.schedule_path,
+            before_hlo_path=files.before_hlo_path,
+            module_name=files.module_name,
+            flags=dump.user_flags(files.changed_flags, planned.compiler_options, *variables),
+            hbm_limit_bytes=None if sizes is None else messages.to_bytes(sizes[1]),
+            warnings=messages.compiler_warnings(self.log),
+            status="failed",
+            error=error,
+        )
+        return self.store.keep_failed(failed)
+
+
+def death(code: int, during: Stage) -> str:
+    """How a worker ended without a word, by its return code."""
+    if code >= 0:
+        return f"the worker ended with exit code {code} during {during}"
+    name = signal.Signals(-code).name
+    if name == "SIGKILL":
+        return f"the worker was killed (SIGKILL) during {during}: probably out of memory on this machine"
+    return f"the worker died of {name} during {during}"
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """End the worker and all that it started; they share a process group of their own."""
+    # The group may be gone, or (macOS) hold only dead processes.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.kill()
+    worker.wait()
+    # Only now: a worker whose standard input ends removes the folder that its log is in.
+    if worker.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            worker.stdin.close()

@@ -1,0 +1,161 @@
+"""How a user names the step to look at: the `@step` decorator and what a decorated builder returns.
+
+Nothing here imports jax: a step file is read for its builders before any of them runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+
+from hloscope.errors import UserError
+
+if TYPE_CHECKING:
+    from hloscope.capture.topology import Topology
+
+DEFAULT_TOPOLOGY = "tpu7x:4x4x4"
+_MARK = "__hloscope_step__"
+
+OptionValue = bool | int | float | str
+Builder = TypeVar("Builder", bound="Callable[[Topology], Step]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpec:
+    """What `@step` leaves on a builder: the name to ask for it by, and the topology to compile for."""
+
+    name: str
+    topology: str
+
+
+@overload
+def step(topology: Builder, /) -> Builder: ...
+@overload
+def step(topology: str = ..., *, name: str | None = None) -> Callable[[Builder], Builder]: ...
+def step(
+    topology: Callable[[Topology], Step] | str = DEFAULT_TOPOLOGY, *, name: str | None = None
+) -> Callable[..., Any]:
+    """Mark a function that takes a `Topology` and returns a `Step`; it stays callable as it was.
+
+    `topology` is the one to compile for unless another is asked for when capturing; `name` is what follows
+    the colon in `file.py:name`, the function's own name by default.
+    """
+    if callable(topology):
+        return _mark(topology, DEFAULT_TOPOLOGY, None)
+    if not isinstance(topology, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"@step takes a topology name such as {DEFAULT_TOPOLOGY!r}, got {topology!r}")
+
+    def mark(builder: Builder) -> Builder:
+        return _mark(builder, topology, name)
+
+    return mark
+
+
+def _mark(builder: Builder, topology: str, name: str | None) -> Builder:
+    own_name = getattr(builder, "__name__", type(builder).__name__)
+    setattr(builder, _MARK, StepSpec(name=name or own_name, topology=topology))
+    return builder
+
+
+def step_spec(value: object) -> StepSpec | None:
+    """What `@step` left on a value; None if the value is not a decorated builder."""
+    spec = getattr(value, _MARK, None) if callable(value) else None
+    return spec if isinstance(spec, StepSpec) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step to compile: a function and the shapes it is called with.
+
+    `args` and `kwargs` hold what `fn` is called with: pytrees of `jax.ShapeDtypeStruct` with shardings over
+    the topology's devices, and plain values at `static_argnums`. A `fn` that is a `jax.jit` function already
+    is used as it is: donation, static arguments and shardings are then that function's own and must not be
+    given again.
+
+    `compiler_options` are XLA options by name, as for `jax.stages.Lowered.compile`.
+    `valid_fraction` is the share of a ragged buffer's rows, above 0 and at most 1, that the user knows to
+    hold tokens; None if unknown.
+
+    Raises `UserError` when a field cannot be right.
+    """
+
+    fn: Callable[..., Any]
+    _: KW_ONLY
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    donate_argnums: int | Sequence[int] = ()
+    static_argnums: int | Sequence[int] = ()
+    in_shardings: Any = None
+    out_shardings: Any = None
+    compiler_options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
+    valid_fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        _check_function(self)
+        _check_arguments(self)
+        donated = _argnums("donate_argnums", self.donate_argnums, len(self.args))
+        static = _argnums("static_argnums", self.static_argnums, len(self.args))
+        if both := sorted(set(donated) & set(static)):
+            raise UserError(f"Step: argument {both[0]} cannot be both static and donated")
+        object.__setattr__(self, "donate_argnums", donated)
+        object.__setattr__(self, "static_argnums", static)
+        _check_options(self.compiler_options)
+        _check_valid_fraction(self.valid_fraction)
+
+    @property
+    def is_jitted(self) -> bool:
+        """Whether `fn` is a `jax.jit` function already."""
+        return hasattr(self.fn, "lower")
+
+
+def _check_function(step: Step) -> None:
+    if not callable(step.fn):
+        raise UserError(f"Step: fn must be a function, got {type(step.fn).__name__}")
+    if not step.is_jitted:
+        return
+    for name in ("donate_argnums", "static_argnums", "in_shardings", "out_shardings"):
+        value = getattr(step, name)
+        if value is not None and value != ():
+            raise UserError(f"Step: fn is a jax.jit function already; give {name} to jax.jit, not to Step")
+
+
+def _check_arguments(step: Step) -> None:
+    # A lone ShapeDtypeStruct, or a dict of parameters, is the usual slip.
+    if not isinstance(cast(object, step.args), (tuple, list)):
+        raise UserError(
+            f"Step: args must be a tuple with one entry per argument, got {type(step.args).__name__}; "
+            "write args=(x,) for a single argument"
+        )
+    if not isinstance(cast(object, step.kwargs), Mapping):
+        raise UserError(f"Step: kwargs must be a mapping, got {type(step.kwargs).__name__}")
+
+
+def _argnums(name: str, value: int | Sequence[int], count: int) -> tuple[int, ...]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    try:
+        numbers = [operator.index(cast(int, v)) for v in values]
+    except TypeError:
+        raise UserError(f"Step: {name} must be positions of arguments, got {value!r}") from None
+    for number in numbers:
+        if not -count <= number < count:
+            raise UserError(f"Step: {name} names argument {number}, but args has {count}")
+    return tuple(sorted({number % count for number in numbers}))
+
+
+def _check_options(options: object) -> None:
+    if not isinstance(options, Mapping):
+        raise UserError(f"Step: compiler_options must be a mapping, got {type(options).__name__}")
+    for key, value in cast("Mapping[object, object]", options).items():
+        if not isinstance(key, str) or not isinstance(value, (bool, int, float, str)):
+            raise UserError(f"Step: compiler option {key!r} must be a bool, number or string, got {value!r}")
+        if key.startswith("xla_dump_"):
+            raise UserError(f"Step: compiler option {key} is hloscope's own; leave it out")
+
+
+def _check_valid_fraction(value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise UserError(f"Step: valid_fraction must be above 0 and at most 1, got {value!r}")

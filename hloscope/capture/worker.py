@@ -1,0 +1,270 @@
+"""The process that runs the user's file and the compiler: `python -m hloscope.capture.worker EVENTS_FD`.
+
+It reads one request, a line of JSON, from standard input, and writes events, JSON lines, to the file
+descriptor given. Its standard output and error are the log. When standard input ends its parent is gone, and
+so is it.
+Whatever is raised ends in one `failed` event: the stage tells whose fault it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import hloscope
+from hloscope.capture import compiling, dump, lowering, messages, store, userfile
+from hloscope.capture.artifact import HLO_FILE, Artifact, MemoryStats, write_artifact
+from hloscope.capture.events import Stage
+from hloscope.capture.step import Step, StepSpec
+from hloscope.capture.topology import Topology
+from hloscope.errors import CompileError, UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the parent asks for. `staging` is a folder for this capture alone; it holds the log already."""
+
+    file: str
+    name: str | None
+    topology: str | None
+    fresh: bool
+    staging: str
+    store_folder: str
+    store_limit: int
+
+
+@dataclass(slots=True)
+class Channel:
+    """The way back to the parent, and what is being done right now."""
+
+    fd: int
+    stage: Stage = "start"
+    warnings: list[str] = field(default_factory=list[str])
+
+    def enter(self, stage: Stage, **more: object) -> None:
+        """Say that a stage begins."""
+        self.stage = stage
+        self.send({"stage": stage, **more})
+
+    def send(self, event: dict[str, object]) -> None:
+        """Write one event. A parent that is gone is noticed by `watch_parent`, not here."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.fd, (json.dumps(event) + "\n").encode())
+
+    def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The process's `sys.excepthook`: report, and leave the whole traceback in the log."""
+        traceback.print_exception(kind, error, trace)
+        sys.stderr.flush()
+        kind_of_failure, detail = "user", userfile.describe(error)
+        if self.stage == "compile" or isinstance(error, CompileError):
+            kind_of_failure, detail = "compile", messages.one_line(str(error))
+            if refused := compiling.refused_option(error):
+                kind_of_failure, detail = "user", f"the compiler refuses a compiler option: {refused}"
+        own_code = userfile.own_place(error) is not None
+        self.enter("failed", kind=kind_of_failure, detail=detail, own_code=own_code)
+        os._exit(1)
+
+
+def watch_parent(lifeline: int, staging: Path) -> None:
+    """Wait until the parent's end of standard input is closed; then end this process group and clean up."""
+    while os.read(lifeline, 4096):
+        pass
+    # Under another name first: the compiler, still at work, must not write the folder anew.
+    aside = staging.with_name(f"{staging.name}-orphan")
+    with contextlib.suppress(OSError):
+        staging.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
+
+
+def capture(request: Request, channel: Channel) -> Artifact:
+    """Run the user's file, lower its step, and compile it unless that was done before."""
+    path = Path(request.file)
+    channel.enter("import")
+    module = userfile.load(path)
+    spec, builder = userfile.find(module, path, request.name)
+    channel.enter("build", detail=spec.name)
+    topology = target_topology(request.topology or spec.topology)
+    step = userfile.build(spec, builder, topology)
+    shardings = lowering.given_shardings(step)
+    if not step.is_jitted:
+        lowering.check_devices(shardings, topology)
+    mesh = lowering.find_mesh(shardings, topology.platform)
+    channel.enter("trace")
+    traced = lowering.trace(step, mesh)
+    channel.enter("lower")
+    lowered = lowering.within(mesh, traced.lower)
+    shardings += lowering.lowered_shardings(lowered)
+    lowering.check_devices(shardings, topology)
+    job = Job(request=request, channel=channel, spec=spec, step=step, topology=topology)
+    return job.finish(lowered, shardings)
+
+
+def target_topology(name: str) -> Topology:
+    """The topology to compile for, looked up before the user's own code trips over a wrong name."""
+    topology = Topology(name)
+    if topology.platform == "cpu":
+        raise UserError(f"{name} is for running, not for compiling: choose a TPU topology, e.g. v5e:2x4")
+    topology.check()
+    return topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A lowered step on its way into the store."""
+
+    request: Request
+    channel: Channel
+    spec: StepSpec
+    step: Step
+    topology: Topology
+
+    def finish(self, lowered: Any, shardings: list[Any]) -> Artifact:
+        """The artifact of this step: out of the store, or compiled now."""
+        planned = self.plan(lowered, shardings)
+        request = self.request
+        shelf = store.Store(folder=Path(request.store_folder), limit_bytes=request.store_limit)
+        if not request.fresh and (stored := shelf.lookup(planned.key)) is not None:
+            self.channel.enter("done", detail="cached", path=str(stored.path))
+            return stored
+        self.channel.enter("compile", detail=self.topology.name)
+        # Written before the compile: it may take this process with it.
+        planned.path.mkdir()
+        write_artifact(planned, {})
+        dumped = Path(request.staging) / "dump"
+        compiled = compiling.compile_step(lowered, self.step.compiler_options, dumped)
+        self.channel.enter("store")
+        artifact = self.complete(planned, dumped, compiled.seconds, compiled.memory_stats)
+        published = shelf.publish(artifact, replace=request.fresh)
+        self.channel.enter("done", detail="compiled", path=str(published.path))
+        return published
+
+    def plan(self, lowered: Any, shardings: list[Any]) -> Artifact:
+        """All of the artifact that is known before the compile."""
+        mesh = lowering.find_mesh(shardings, self.topology.platform)
+        options = dict(self.step.compiler_options)
+        used = mesh.devices.size if mesh is not None else max(len(s.device_set) for s in shardings)
+        folder = Path(self.request.staging) / "artifact"
+        return Artifact(
+            path=folder,
+            hlo_path=folder / HLO_FILE,
+            module_name="",
+            step_name=self.spec.name,
+            source_file=self.request.file,
+            topology=self.topology.name,
+            platform=self.topology.platform,
+            chip=self.topology.chip,
+            num_devices=used,
+            mesh_axes=None if mesh is None else dict(mesh.shape),
+            mesh_device_ids=None if mesh is None else lowering.mesh_device_ids(mesh),
+            versions=versions(),
+            flags={},
+            compiler_options=options,
+            valid_fraction=self.step.valid_fraction,
+            parameter_names=lowering.parameter_names(lowered),
+            warnings=[],
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            key=self.key(lowered, shardings, options),
+        )
+
+    def key(self, lowered: Any, shardings: list[Any], options: dict[str, Any]) -> str:
+        """All that the outcome depends on, and all that the manifest repeats from the step."""
+        return store.key_of(
+            {
+                "stablehlo": lowered.as_text(debug_info=True),
+                "devices": lowering.device_assignment(shardings),
+                "topology": self.topology.name,
+                "options": {name: [type(value).__name__, value] for name, value in options.items()},
+                "environment": list(environment_flags()),
+                "versions": versions(),
+                "step": [self.spec.name, self.request.file, self.step.valid_fraction],
+            }
+        )
+
+    def complete(
+        self, planned: Artifact, dumped: Path, seconds: float, stats: MemoryStats | None
+    ) -> Artifact:
+        """The artifact with what the compile told."""
+        options = self.step.compiler_options
+        # The log is read before asking for the limit, which fills it with an error of its own.
+        sys.stderr.flush()
+        logged = messages.compiler_warnings((Path(self.request.staging) / "log").read_text(errors="replace"))
+        limit = compiling.hbm_limit(self.topology, options)
+        files = dump.collect(dumped, planned.path)
+        if files is None:
+            raise CompileError("no optimized module in the dump")
+        return dataclasses.replace(
+            planned,
+            schedule_path=files.schedule_path,
+            before_hlo_path=files.before_hlo_path,
+            module_name=files.module_name,
+            memory_stats=stats,
+            hbm_limit_bytes=limit,
+            flags=dump.user_flags(files.changed_flags, options, *environment_flags()),
+            warnings=messages.unique(self.channel.warnings, logged),
+            compile_seconds=seconds,
+        )
+
+
+def environment_flags() -> tuple[str, str]:
+    """The two variables that set compiler flags."""
+    return os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of what took part; None for a package that is not installed as one."""
+    found: dict[str, str | None] = {"python": sys.version.split()[0], "hloscope": hloscope.__version__}
+    for name in ("jax", "jaxlib", "libtpu"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def main() -> None:
+    """Answer the one request on standard input."""
+    channel = Channel(fd=int(sys.argv[1]))
+    # The user's own subprocesses shall not keep these open.
+    os.set_inheritable(channel.fd, False)
+    sys.excepthook = channel.failed
+    channel.enter("start")
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    request = Request(**json.loads(read_line(lifeline)))
+    threading.Thread(target=watch_parent, args=(lifeline, Path(request.staging)), daemon=True).start()
+    with compiling.collected_warnings(channel.warnings):
+        capture(request, channel)
+    # Nothing is left to do, and taking jax down takes longer than a cached answer.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def read_line(fd: int) -> bytes:
+    """One line from a file descriptor, unbuffered: what follows belongs to `watch_parent`."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        chunk = os.read(fd, 65536)
+        if not chunk:
+            break
+        line += chunk
+    return bytes(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""The `hloscope` command.
+
+typer only reads the command line: each command here returns what is to run, and `main` runs it, so that
+errors, interrupts and closed pipes are ours to answer. Commands are imported when they run: asking for help
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, cast
+
+import typer
+
+import hloscope
+from hloscope.cli.options import (
+    All,
+    Budgets,
+    Code,
+    FailOn,
+    Fresh,
+    Ignore,
+    Json,
+    ModuleName,
+    Quiet,
+    Select,
+    Target,
+    Timeout,
+    TopologyName,
+    ValidFraction,
+)
+from hloscope.errors import CompileError, HloscopeError
+
+# What typer raises for a wrong command line has had several names; BadParameter is one in all of them.
+_UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
+_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="hloscope",
+    help="See what the compiler does with a JAX training step, from a machine without the chip.",
+    epilog=(
+        "Exit codes: 0 done; 1 a finding reached --fail-on or a budget was exceeded; 2 the input is wrong; "
+        "3 the compile failed."
+    ),
+    invoke_without_command=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. Every error that is raised on purpose ends here."""
+    try:
+        return _run(arguments)
+    except CompileError as error:
+        # Where the compiler left a dump, the report says more than its log.
+        return _fail(error, "" if error.dump_dir else error.log_tail)
+    except HloscopeError as error:
+        return _fail(error)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`). Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        command: object = app(
+            args=None if arguments is None else list(arguments), prog_name="hloscope", standalone_mode=False
+        )
+    except _UsageError as error:
+        return _misused(error)
+    # Help and the version have been printed, and leave an exit code.
+    code: object = command() if callable(command) else command
+    return code if isinstance(code, int) else 0
+
+
+def _misused(error: BaseException) -> int:
+    message = str(getattr(error, "format_message", lambda: error)())
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "hloscope")
+    _say(f"error: {message.rstrip('.')} (see {command} --help)")
+    return 2
+
+
+def _fail(error: HloscopeError, log_tail: str = "") -> int:
+    from hloscope.report.escape import printable
+
+    for text in log_tail.splitlines():
+        _say(f"  | {printable(text)}")
+    _say(f"error: {printable(str(error))}")
+    return error.exit_code
+
+
+def _say(text: str) -> None:
+    from hloscope.report.escape import fit_encoding
+
+    print(fit_encoding(text, sys.stderr.encoding or "ascii"), file=sys.stderr)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"hloscope {hloscope.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def hloscope_command(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """See what the compiler does with a JAX training step, from a machine without the chip."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def analyze(
+    target: Target,
+    topology: TopologyName = None,
+    module: ModuleName = None,
+    json: Json = None,
+    valid_fraction: ValidFraction = None,
+    fail_on: FailOn = None,
+    budget: Budgets = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    everything: All = False,
+    fresh: Fresh = False,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+) -> Callable[[], int]:
+    """Tell what a compiled step needs, what fills its memory, and what is wasted.
+
+    TARGET is a step file (train_step.py, or train_step.py:name if it has several), a *.hlo.pb (gzip or not),
+    or a folder that XLA dumped into.
+    """
+    from hloscope.cli import analyze as command
+
+    return partial(
+        command.run,
+        command.Request(
+            target=target,
+            topology=topology,
+            module=module,
+            json=json,
+            valid_fraction=valid_fraction,
+            fail_on=tuple(fail_on or ()),
+            budgets=tuple(budget or ()),
+            select=tuple(select or ()),
+            ignore=tuple(ignore or ()),
+            everything=everything,
+            fresh=fresh,
+            timeout=timeout,
+            quiet=quiet,
+        ),
+    )
+
+
+@app.command()
+def explain(code: Code) -> Callable[[], None]:
+    """Tell what a rule looks for, why it matters, and what to do."""
+    from hloscope.cli.explain import explain as command
+
+    return partial(command, code)
+
+
+@app.command()
+def rules() -> Callable[[], None]:
+    """List every rule."""
+    from hloscope.cli.rules import rules as command
+
+    return command
+
+
+@app.command()
+def topologies() -> Callable[[], None]:
+    """Tell what --topology takes."""
+    from hloscope.cli.topologies import topologies as command
+
+    return command
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The options of the commands, with their help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Target = Annotated[
+    str, typer.Argument(metavar="TARGET", help="Step file, *.hlo.pb or dump folder.", show_default=False)
+]
+TopologyName = Annotated[
+    str | None,
+    typer.Option(
+        "--topology",
+        metavar="NAME",
+        help="Compile for this, or: what the dump was compiled for. See: hloscope topologies.",
+    ),
+]
+ModuleName = Annotated[
+    str | None, typer.Option("--module", metavar="NAME", help="Which module of a dump folder.")
+]
+Json = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write the JSON report; - for standard output.")
+]
+ValidFraction = Annotated[
+    float | None,
+    typer.Option(
+        "--valid-fraction", metavar="F", help="Share of a ragged buffer's rows that hold tokens, 0 to 1."
+    ),
+]
+FailOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fail-on",
+        metavar="LEVEL",
+        help="Exit 1 on a finding of info, warning, error, or of a code. Repeatable.",
+    ),
+]
+Budgets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        metavar="NAME=SIZE",
+        help=(
+            "Exit 1 above this, e.g. temp=92GiB. Names: temp, arena, total, peak, argument, output, alias, "
+            "generated_code. Repeatable."
+        ),
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="CODES", help="Only these rules, e.g. HS1,HS201. Repeatable."),
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option("--ignore", metavar="CODES", help="Not these rules. Repeatable.")
+]
+All = Annotated[bool, typer.Option("--all", help="Cut no table short.")]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Compile even if an unchanged step was compiled before.")
+]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", help="Give up a compile after this long.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not tell the stages of a compile.")]
+Code = Annotated[str, typer.Argument(metavar="CODE", help="A rule's code, e.g. HS201.", show_default=False)]

@@ -1,0 +1,132 @@
+"""Where reports go: the terminal, and JSON files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
+
+from hloscope.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hloscope.report.model import Report
+
+_PIPE_WIDTH = 100
+
+
+class JsonOutput:
+    """A JSON report's place: a file, or `-` for standard output. Raises UserError on entry if it is no good.
+
+    The text is written beside the file and renamed into place, so that a reader never sees half of it, and a
+    run that fails leaves an older report as it was.
+    """
+
+    def __init__(self, place: str | None) -> None:
+        self._place = place
+        self._beside: Path | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a JSON report was asked for."""
+        return self._place is not None
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether it goes to standard output, which then holds nothing else."""
+        return self._place == "-"
+
+    @property
+    def _path(self) -> Path:
+        assert self._place is not None
+        return Path(os.path.realpath(self._place))
+
+    def __enter__(self) -> JsonOutput:
+        if self._place is None or self.is_standard:
+            return self
+        try:
+            self._beside = self._prepare()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"cannot write the JSON report to {self._place}: {reason}") from error
+        return self
+
+    def _prepare(self) -> Path | None:
+        """An empty file beside the place; None for a place that is no file (/dev/null, a pipe)."""
+        if not self._place:
+            raise ValueError("the name is empty")
+        if self._path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        if self._path.exists() and not self._path.is_file():
+            return None
+        if self._path.exists() and not os.access(self._path, os.W_OK):
+            raise PermissionError(0, "it is write-protected")
+        handle, name = tempfile.mkstemp(
+            prefix=f".{self._path.name[:100]}.", suffix=".tmp", dir=self._path.parent
+        )
+        os.close(handle)
+        return Path(name)
+
+    def write(self, report: Report) -> None:
+        """Write the report. ASCII only: what is odd in a name is spelled out, as JSON does."""
+        text = json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n"
+        if self.is_standard:
+            _write(text, sys.stdout)
+            return
+        try:
+            self._put(text)
+        except OSError as error:
+            raise UserError(f"cannot write the JSON report to {self._place}: {error.strerror}") from error
+
+    def _put(self, text: str) -> None:
+        if self._beside is None:
+            self._path.write_text(text, encoding="ascii")
+            return
+        self._beside.write_text(text, encoding="ascii")
+        # mkstemp's file is the owner's alone; a report is as readable as any file.
+        self._beside.chmod(self._mode())
+        self._beside.replace(self._path)
+        self._beside = None
+
+    def _mode(self) -> int:
+        if self._path.exists():
+            return self._path.stat().st_mode & 0o777
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._beside is not None:
+            self._beside.unlink(missing_ok=True)
+
+
+def write_text(make: Callable[[int], RenderableType], stream: TextIO, *, narrowest: int = 20) -> None:
+    """Write a document as wide as the terminal (100 columns elsewhere), coloured where that is wanted.
+
+    `make` is told the width. Nothing is drawn in less than `narrowest` columns.
+    """
+    from hloscope.report.escape import fit_encoding
+    from hloscope.report.terminal import draw, fit_width
+
+    width = fit_width(shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns, narrowest=narrowest)
+    text = draw(make(width), width, stream)
+    _write(fit_encoding(text, stream.encoding or "ascii"), stream)
+
+
+def _write(text: str, stream: TextIO) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise UserError(f"cannot write to standard output: {error.strerror}") from error

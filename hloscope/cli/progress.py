@@ -1,0 +1,59 @@
+"""The stages of a compile on standard error: one live line on a terminal, a line per stage elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloscope.capture import Event
+
+_WORDS = {
+    "start": "starting a worker",
+    "import": "reading the step file",
+    "build": "building the step",
+    "trace": "tracing",
+    "lower": "lowering",
+    "compile": "compiling",
+    "store": "keeping the result",
+    "done": "compiled",
+    "failed": "failed",
+}
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Generator[Callable[[Event], None] | None, None, None]:
+    """What to call as stages begin; None if nobody wants to know."""
+    if quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _live() as on_event:
+            yield on_event
+    else:
+        yield _tell
+
+
+def stage_in_words(event: Event) -> str:
+    """`compiling`, or `compiled before` for what the store had."""
+    if event.stage == "done" and event.detail == "cached":
+        return "compiled before, taken from the store"
+    return _WORDS.get(event.stage, event.stage)
+
+
+def _tell(event: Event) -> None:
+    if event.stage != "failed":  # the error line says more
+        print(f"[{event.seconds:6.1f} s] {stage_in_words(event)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _live() -> Generator[Callable[[Event], None], None, None]:
+    """rich's spinner with the stage and the time so far, which leaves no trace."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, visible=False)
+        yield lambda event: bar.update(task, description=stage_in_words(event), visible=True)

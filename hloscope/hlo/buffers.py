@@ -1,0 +1,130 @@
+"""The compiler's buffer assignment, read and checked: allocations, values and heap simulator traces.
+
+A value (XLA's logical buffer) lies in one allocation at one offset. A trace lists in which order values of
+one memory space are allocated, freed, or put in the place of another. Its `buffer_allocation_index` is not
+used: it is the number from before the compiler sorted its allocations, and often names another one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.errors import UserError
+
+if TYPE_CHECKING:
+    from hloscope.hlo import protos
+
+ALLOC, FREE, SHARE_WITH = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One contiguous piece of one memory space. `values` are the ids of the values that lie in it.
+
+    `parameter` is the number and shape index of the entry parameter that it holds, or None.
+    """
+
+    bytes: int
+    space: int  # the layout's memory space number
+    kind: str  # "argument", "output", "constant", "thread-local", "temp"
+    live_out: bool  # whether the program's result (or part of it) lies in it
+    parameter: tuple[int, tuple[int, ...]] | None
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """What the heap simulator did, as parallel lists, for values of one memory space.
+
+    `kinds` are ALLOC, FREE or SHARE_WITH, `shared` is the value shared with (0 for the other kinds).
+    """
+
+    space: int
+    kinds: tuple[int, ...]
+    values: tuple[int, ...]
+    shared: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffers:
+    """A checked buffer assignment. `home` and `bytes` tell a value's allocation (by place in
+    `allocations`) and its padded bytes there; `values` are the protos, with where a value is defined."""
+
+    allocations: tuple[Allocation, ...]
+    values: Mapping[int, protos.LogicalBuffer]
+    home: Mapping[int, int]
+    bytes: Mapping[int, int]
+    traces: tuple[Trace, ...]
+
+    def trace_of(self, space: int) -> Trace | None:
+        """The trace of a memory space, the longest one where there are several; None without any."""
+        found = [t for t in self.traces if t.space == space]
+        return max(found, key=lambda t: len(t.kinds), default=None)
+
+
+def read_buffers(proto: protos.BufferAssignment) -> Buffers:
+    """Read a buffer assignment. Raises UserError where sizes or references in it cannot be."""
+    values = {v.id: v for v in proto.logical_buffers}
+    _require(len(values) == len(proto.logical_buffers), "two logical buffers have one id")
+    home: dict[int, int] = {}
+    sizes: dict[int, int] = {}
+    allocations: list[Allocation] = []
+    for number, allocation in enumerate(proto.buffer_allocations):
+        allocations.append(_allocation(allocation))
+        for assigned in allocation.assigned:
+            value = assigned.logical_buffer_id
+            _require(
+                value in values, f"allocation {allocation.index} holds an unknown logical buffer {value}"
+            )
+            end = assigned.offset + assigned.size
+            inside = 0 <= assigned.offset <= end <= allocation.size
+            _require(inside, f"logical buffer {value} lies outside of allocation {allocation.index}")
+            home[value] = number
+            sizes[value] = assigned.size
+    traces = tuple(_trace(t, home, allocations) for t in proto.heap_simulator_traces if t.events)
+    return Buffers(allocations=tuple(allocations), values=values, home=home, bytes=sizes, traces=traces)
+
+
+def _allocation(proto: protos.BufferAllocation) -> Allocation:
+    _require(proto.size >= 0, f"allocation {proto.index} has a negative size")
+    parameter = (proto.parameter_number, tuple(proto.parameter_shape_index))
+    is_argument = proto.is_entry_computation_parameter
+    return Allocation(
+        bytes=proto.size,
+        space=proto.color,
+        kind=_kind(proto),
+        live_out=proto.maybe_live_out,
+        parameter=parameter if is_argument else None,
+        values=tuple(a.logical_buffer_id for a in proto.assigned),
+    )
+
+
+def _kind(proto: protos.BufferAllocation) -> str:
+    if proto.is_entry_computation_parameter:
+        return "argument"
+    if proto.is_thread_local:
+        return "thread-local"
+    if proto.is_constant:
+        return "constant"
+    return "output" if proto.maybe_live_out else "temp"
+
+
+def _trace(proto: protos.HeapSimulatorTrace, home: Mapping[int, int], allocations: list[Allocation]) -> Trace:
+    events = proto.events
+    values = tuple(e.buffer_id for e in events)
+    _require(home.keys() >= set(values), "a heap simulator trace has a logical buffer that lies nowhere")
+    spaces = Counter(allocations[home[v]].space for v in values)
+    return Trace(
+        space=spaces.most_common(1)[0][0],
+        kinds=tuple(int(e.kind) for e in events),
+        values=values,
+        shared=tuple(e.share_with_canonical_id for e in events),
+    )
+
+
+def _require(sound: bool, problem: str) -> None:
+    if not sound:
+        raise UserError(f"the buffer assignment is damaged: {problem}; dump the module again")

@@ -1,0 +1,84 @@
+"""Reading a module from a file: HloProto or HloModuleProto, gzip or not."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from hloscope.errors import UserError
+from hloscope.hlo import protos
+from hloscope.hlo.module import Module
+
+# protobuf itself refuses messages of 2 GiB; a file that unpacks to more is no module.
+_LARGEST = 2**31 - 1
+
+_Message = TypeVar("_Message", protos.HloProto, protos.HloModuleProto)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HloFile:
+    """What a file holds. `buffer_assignment` is None where it has only the module."""
+
+    path: Path
+    module: Module
+    buffer_assignment: protos.BufferAssignment | None
+
+
+def read_hlo(path: str | Path) -> HloFile:
+    """Read a `*.hlo.pb` or a serialized HloModuleProto, gzip or not. Raises UserError with a clear line."""
+    path = Path(path)
+    data = _read_bytes(path)
+    if not data:
+        raise UserError(f"{path} is empty")
+    module, assignment = _parse(path, data)
+    return HloFile(path=path, module=Module(module), buffer_assignment=assignment)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    return _gunzip(path, data)
+
+
+def _gunzip(path: Path, data: bytes) -> bytes:
+    unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        # Both messages begin with their field 1. Ask first: what is none may unpack to gigabytes.
+        if not zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, 1).startswith(b"\n"):
+            raise UserError(
+                f"{path} is no HLO module: what it unpacks to is neither an HloProto nor an HloModuleProto"
+            )
+        out = unpack.decompress(data, _LARGEST)
+    except zlib.error as error:
+        raise UserError(f"{path} is a damaged gzip file: {error}") from error
+    if unpack.unconsumed_tail:
+        raise UserError(f"{path} unpacks to more than 2 GiB: this is no HLO module")
+    if not unpack.eof:
+        raise UserError(f"{path} ends too early: the gzip file is truncated")
+    return out
+
+
+def _parse(path: Path, data: bytes) -> tuple[protos.HloModuleProto, protos.BufferAssignment | None]:
+    """An HloProto has its module in field 1; the same field of an HloModuleProto is its name."""
+    whole = _try(protos.HloProto, data)
+    if whole is not None and whole.hlo_module.computations:
+        return whole.hlo_module, whole.buffer_assignment if whole.HasField("buffer_assignment") else None
+    module = _try(protos.HloModuleProto, data)
+    if module is not None and module.computations:
+        return module, None
+    raise UserError(f"{path} is no HLO module: it is neither an HloProto nor an HloModuleProto")
+
+
+def _try(kind: type[_Message], data: bytes) -> _Message | None:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return None

@@ -1,0 +1,66 @@
+"""Where an instruction came from: the stack frames of the user's program, and the place in the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloscope.hlo import protos
+
+# A stack deeper than this is damage (a cycle), not a program.
+_DEEPEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFrame:
+    """One frame of the program that was traced. `line` is 1-based, 0 where the compiler kept none."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+class StackFrames:
+    """The module's FileNames / FunctionNames / FileLocations / StackFrames tables (all 1-based)."""
+
+    def __init__(self, proto: protos.StackFrameIndex) -> None:
+        self._proto = proto
+        self._cache: dict[int, tuple[SourceFrame, ...]] = {}
+
+    def frames(self, frame_id: int) -> tuple[SourceFrame, ...]:
+        """The stack of a frame id, innermost first; empty where the module does not have it."""
+        known = self._cache.get(frame_id)
+        if known is None:
+            known = self._cache[frame_id] = self._walk(frame_id)
+        return known
+
+    def _walk(self, frame_id: int) -> tuple[SourceFrame, ...]:
+        table = self._proto.stack_frames
+        frames: list[SourceFrame] = []
+        while 0 < frame_id <= len(table) and len(frames) < _DEEPEST:
+            frame = table[frame_id - 1]
+            location = self._location(frame.file_location_id)
+            if location:
+                frames.append(location)
+            frame_id = frame.parent_frame_id
+        return tuple(frames)
+
+    def _location(self, location_id: int) -> SourceFrame | None:
+        locations = self._proto.file_locations
+        if not 0 < location_id <= len(locations):
+            return None
+        at = locations[location_id - 1]
+        return SourceFrame(
+            _entry(self._proto.file_names, at.file_name_id),
+            at.line,
+            _entry(self._proto.function_names, at.function_name_id),
+        )
+
+
+def _entry(names: object, index: int) -> str:
+    table: list[str] = names  # pyright: ignore[reportAssignmentType]
+    return table[index - 1] if 0 < index <= len(table) else ""

@@ -1,0 +1,247 @@
+"""The JSON report, as `schema.json` documents it. Sizes are bytes, times seconds, the unknown is null."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, cast
+
+from hloscope.analysis.census import Census, Family
+from hloscope.analysis.collectives import Collective
+from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
+from hloscope.hlo import Instruction, Shape, SourceFrame
+from hloscope.report.model import Budget, Ragged, Report, Target
+from hloscope.rule import Finding
+
+# Raised when a field goes or changes its meaning; a new field does not raise it.
+SCHEMA_VERSION = 1
+
+
+def to_json(report: Report) -> dict[str, Any]:
+    """The report as JSON values. No time model stands behind it yet: every figure in seconds is null."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "target": _target(report.target),
+        "memory": _memory(report.memory),
+        "counts": _counts(report.census),
+        "census": [_family(f) for f in report.census.families],
+        "collectives": [_collective(c) for c in report.collectives.collectives],
+        "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
+        "findings": [_finding(f) for f in report.findings],
+        "budgets": [_budget(b) for b in report.budgets],
+    }
+
+
+def _target(target: Target) -> dict[str, Any]:
+    return {
+        "source": target.source,
+        "hlo_file": target.hlo_file,
+        "module": target.module,
+        "platform": target.platform,
+        "chip": target.chip,
+        "devices": target.devices,
+        "topology": target.topology,
+        "mesh": None if target.mesh is None else dict(target.mesh),
+        "instructions": target.instructions,
+        "scheduled": target.scheduled,
+        "status": target.status,
+        "error": target.error,
+        "compile_seconds": target.compile_seconds,
+        "versions": dict(target.versions),
+        "flags": dict(target.flags),
+        "compiler_options": _value(target.compiler_options),
+        "warnings": list(target.warnings),
+        "valid_fraction": target.valid_fraction,
+        "valid_fraction_source": target.valid_fraction_source,
+    }
+
+
+def _memory(memory: Memory) -> dict[str, Any]:
+    return {
+        "argument_bytes": memory.argument_bytes,
+        "output_bytes": memory.output_bytes,
+        "alias_bytes": memory.alias_bytes,
+        "temp_bytes": memory.temp_bytes,
+        "arena_bytes": memory.arena_bytes,
+        "total_bytes": memory.total_bytes,
+        "generated_code_bytes": memory.generated_code_bytes,
+        "peak_bytes": memory.peak_bytes,
+        "peak_instruction": _name(memory.peak_instruction),
+        "peak_position": memory.peak_position,
+        "fragmentation_bytes": memory.fragmentation_bytes,
+        "schedule_length": memory.schedule_length,
+        "compiler_peak_bytes": memory.compiler_peak_bytes,
+        "hbm_limit_bytes": memory.hbm_limit_bytes,
+        "spaces": dict(memory.spaces),
+        "disagreements": list(memory.disagreements),
+        "live": [_live_point(p) for p in memory.live],
+        "families_at_peak": [_buffer_family(f) for f in memory.families_at_peak],
+        "buffers_at_peak": [_buffer(b) for b in memory.buffers_at_peak],
+    }
+
+
+def _live_point(point: LivePoint) -> dict[str, Any]:
+    return {"position": point.position, "instruction": point.instruction, "bytes": point.bytes}
+
+
+def _buffer_family(family: BufferFamily) -> dict[str, Any]:
+    return {
+        "label": family.label,
+        "shape": family.shape,
+        "phases": list(family.phases),
+        "count": family.count,
+        "bytes": family.bytes,
+        "unpadded_bytes": family.unpadded_bytes,
+        "source": _source(family.source),
+    }
+
+
+def _buffer(buffer: Buffer) -> dict[str, Any]:
+    return {
+        "bytes": buffer.bytes,
+        "unpadded_bytes": buffer.unpadded_bytes,
+        "shape": None if buffer.shape is None else buffer.shape.short,
+        "layout": None if buffer.shape is None or buffer.shape.layout is None else str(buffer.shape.layout),
+        "kind": buffer.kind,
+        "label": buffer.label,
+        "phase": buffer.phase,
+        "instruction": _name(buffer.instruction),
+        "shape_index": list(buffer.shape_index),
+        "op_name": buffer.op_name,
+        "source": _source(buffer.source),
+        "first": buffer.first,
+        "last": buffer.last,
+    }
+
+
+def _counts(census: Census) -> dict[str, Any]:
+    return {
+        "instructions": census.instruction_count,
+        "fusions": census.fusion_count,
+        "top_level_fusions": census.top_level_fusion_count,
+    }
+
+
+def _family(family: Family) -> dict[str, Any]:
+    return {
+        "family": family.family,
+        "kind": family.kind,
+        "phase": family.phase,
+        "loop": family.loop,
+        "shape": family.shape,
+        "count": family.count,
+        "executions": family.executions,
+        "bytes": family.bytes,
+        "seconds": None,
+        "thread": family.thread,
+        "op_name": family.op_name,
+        "source": _source(family.source),
+        "instructions": _names(family.instructions),
+    }
+
+
+def _collective(collective: Collective) -> dict[str, Any]:
+    axes = collective.mesh_axes
+    return {
+        "opcode": collective.opcode,
+        "form": collective.form,
+        "shape": collective.shape,
+        "operand_shape": collective.operand_shape,
+        "dimension": collective.dimension,
+        "mesh_axes": None if axes is None else list(axes),
+        "group_size": collective.group_size,
+        "count": collective.count,
+        "executions": collective.executions,
+        "bytes": collective.bytes,
+        "seconds": None,
+        "exposed_seconds": None,
+        "offload": collective.offload,
+        "asynchronous": collective.asynchronous,
+        "phase": collective.phase,
+        "op_name": collective.op_name,
+        "source": _source(collective.source),
+        "instructions": _names(collective.instructions),
+    }
+
+
+def _ragged(ragged: Ragged) -> dict[str, Any]:
+    buffer, valid = ragged.buffer, ragged.valid
+    return {
+        "rows": buffer.rows,
+        "groups": buffer.groups,
+        "grouped_matmuls": _names(g.instruction for g in buffer.matmuls),
+        "full_buffer_instructions": _names(w.instruction for w in buffer.work),
+        "valid_fraction": valid.fraction,
+        "valid_fraction_source": valid.source,
+        "reason": valid.reason,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "title": finding.title,
+        "instructions": _names(finding.instructions),
+        "places": finding.places,
+        "source": _source(finding.source),
+        "executions": finding.executions,
+        "bytes": finding.bytes,
+        "saved_bytes": finding.saved_bytes,
+        "saved_seconds": finding.saved_seconds,
+        "fix": finding.fix,
+        "advice": finding.advice,
+        "details": list(finding.details),
+        "facts": _value(finding.facts),
+        "fingerprint": finding.fingerprint,
+    }
+
+
+def _budget(budget: Budget) -> dict[str, Any]:
+    return {
+        "name": budget.name,
+        "limit_bytes": budget.limit_bytes,
+        "actual_bytes": budget.actual_bytes,
+        "exceeded": budget.exceeded,
+    }
+
+
+def _name(instruction: Instruction | None) -> str | None:
+    return None if instruction is None else instruction.name
+
+
+def _names(instructions: Iterable[Instruction]) -> list[str]:
+    return [i.name for i in instructions]
+
+
+def _source(frame: SourceFrame | None) -> str | None:
+    return None if frame is None else str(frame)
+
+
+def _value(value: object) -> Any:
+    """A rule's or a user's own figure as a JSON value; what JSON has no word for becomes text."""
+    if isinstance(value, Enum):
+        return _value(value.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _value(v) for k, v in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_value(v) for v in cast("Iterable[object]", value)]
+    return _word(value)
+
+
+def _word(value: object) -> Any:
+    if isinstance(value, Instruction):
+        return value.name
+    if isinstance(value, Shape):
+        return value.short
+    if isinstance(value, SourceFrame | PurePath):
+        return str(value)
+    # numpy's scalars and arrays, without importing numpy.
+    to_list = getattr(value, "tolist", None)
+    return _value(to_list()) if callable(to_list) else str(value)

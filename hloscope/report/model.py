@@ -1,0 +1,116 @@
+"""The report: the one model that every output is drawn from. No renderer computes anything of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hloscope.analysis.census import Census
+from hloscope.analysis.collectives import Collectives
+from hloscope.analysis.memory import Memory
+from hloscope.analysis.ragged import ValidRows
+from hloscope.analysis.rows import RaggedBuffer
+from hloscope.errors import UserError
+from hloscope.rule import Finding
+
+# Memory figures that a budget can be set on, by the name that a user writes.
+BUDGET_NAMES = ("temp", "arena", "total", "peak", "argument", "output", "alias", "generated_code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What was looked at. None is unknown: a dump tells neither its chip nor who compiled it.
+
+    `source` is the target as the user named it, `hlo_file` the file that the module was read from. `devices`
+    counts what the program is partitioned over, `mesh` has the axis sizes in mesh order. `flags` and
+    `compiler_options` are those that the user set. `status` is `failed` if the compiler failed and this is
+    what it left, with its line in `error`. `valid_fraction` is the share of ragged rows that hold tokens.
+    """
+
+    source: str
+    hlo_file: str
+    module: str
+    platform: str | None
+    chip: str | None
+    devices: int | None
+    topology: str | None
+    mesh: Mapping[str, int] | None
+    instructions: int
+    scheduled: bool
+    status: str
+    error: str | None
+    compile_seconds: float | None
+    versions: Mapping[str, str | None]
+    flags: Mapping[str, str]
+    compiler_options: Mapping[str, Any]
+    warnings: tuple[str, ...]
+    valid_fraction: float | None
+    valid_fraction_source: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A limit on a memory figure, in bytes of one device, and what the figure is."""
+
+    name: str
+    limit_bytes: int
+    actual_bytes: int
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the figure is above the limit."""
+        return self.actual_bytes > self.limit_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ragged:
+    """A ragged buffer and how many of its rows hold tokens, from whoever knows best."""
+
+    buffer: RaggedBuffer
+    valid: ValidRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that is told about one compiled step."""
+
+    target: Target
+    memory: Memory
+    census: Census
+    collectives: Collectives
+    ragged_buffers: tuple[Ragged, ...]
+    findings: tuple[Finding, ...]
+    budgets: tuple[Budget, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON report, as documented in `schema.json`."""
+        from hloscope.report.json import to_json
+
+        return to_json(self)
+
+    def to_text(self, *, width: int = 100, everything: bool = False) -> str:
+        """The terminal report without colour, `width` (80 to 160) columns wide; `everything` cuts no table short."""
+        from hloscope.report.terminal import draw, fit_width
+        from hloscope.report.text import render
+
+        width = fit_width(width)
+        return draw(render(self, width=width, everything=everything), width)
+
+    def with_budgets(self, limits: Mapping[str, int]) -> Report:
+        """The report held against limits in bytes by name. `UserError` if a figure is unknown."""
+        budgets = tuple(_budget(self.memory, name, limit) for name, limit in limits.items())
+        return replace(self, budgets=budgets)
+
+
+def _budget(memory: Memory, name: str, limit: int) -> Budget:
+    actual: int | None = getattr(memory, f"{name}_bytes")
+    if actual is not None:
+        return Budget(name=name, limit_bytes=limit, actual_bytes=actual)
+    known = ", ".join(n for n in BUDGET_NAMES if getattr(memory, f"{n}_bytes") is not None)
+    why = (
+        " (no dump holds it, only a compile of a step tells it)" if name in ("temp", "generated_code") else ""
+    )
+    raise UserError(
+        f"the budget on {name} cannot be checked: {name} is unknown here{why}; known: {known or 'none'}"
+    )

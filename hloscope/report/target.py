@@ -1,0 +1,99 @@
+"""What a target is: a step to compile, an artifact, a dump folder or a file that holds HLO."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloscope.errors import UserError
+from hloscope.hlo import HloFile, read_hlo
+from hloscope.report.dumps import choose
+
+if TYPE_CHECKING:
+    from hloscope.capture import Artifact
+
+_STEP = re.compile(r".+\.py(?::[^:/]*)?", re.DOTALL)
+_MANIFEST = "artifact.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A target with its module read. `artifact` is None for a dump; `notes` are lines for the user."""
+
+    source: str
+    file: HloFile
+    artifact: Artifact | None = None
+    notes: tuple[str, ...] = ()
+
+
+def is_step(target: str) -> bool:
+    """Whether a target names a step to compile: `file.py` or `file.py:name`."""
+    return _STEP.fullmatch(target) is not None
+
+
+def open_artifact(artifact: Artifact, source: str) -> Opened:
+    """What a capture left."""
+    return Opened(source=source, file=read_hlo(artifact.hlo_path), artifact=artifact)
+
+
+def open_hlo(target: str, *, module: str | None = None) -> Opened:
+    """Read a file or folder that holds HLO. Raises UserError if it holds none, or no one knows which."""
+    path = Path(target)
+    try:
+        folder, there = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a zero in it
+        raise UserError(f"cannot read {target[:200]!r}: {error}") from error
+    if folder:
+        return _open_folder(path, target, module)
+    if not there:
+        raise UserError(f"there is no file or folder {target}")
+    _refuse_text(path)
+    return Opened(source=target, file=_checked(read_hlo(path), module))
+
+
+def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
+    if (folder / _MANIFEST).is_file():
+        from hloscope.capture import Artifact
+
+        opened = open_artifact(Artifact.load(folder), target)
+        _checked(opened.file, module)
+        return opened
+    try:
+        path, note = choose(folder, module)
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
+    return Opened(source=target, file=read_hlo(path), notes=() if note is None else (note,))
+
+
+def _checked(file: HloFile, module: str | None) -> HloFile:
+    if module is not None and module != file.module.name:
+        raise UserError(f"{file.path} holds the module {file.module.name!r}, not {module!r}")
+    return file
+
+
+def _refuse_text(path: Path) -> None:
+    """HLO text is not read yet; say so rather than call it damaged."""
+    start = _start(path).lstrip()
+    if path.suffix == ".ipynb" or start.startswith(b'{\n "cells"'):
+        raise UserError(f"{path} is a notebook: put the step into a .py file, with @hloscope.step on it")
+    if start.startswith((b"HloModule ", b"module @")):
+        raise UserError(
+            f"{path} is HLO text, which is not read yet: give the .hlo.pb that lies beside it in a dump"
+        )
+
+
+def _start(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(4096)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, 4096)
+    except zlib.error as error:
+        raise UserError(f"{path} is a damaged gzip file: {error}") from error

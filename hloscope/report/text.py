@@ -1,0 +1,201 @@
+"""The terminal report: half a minute to read. Does it fit, what fills it, what is wasted, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hloscope.analysis.census import Census, Family
+from hloscope.analysis.collectives import Collective
+from hloscope.report.model import Budget, Report, Target
+from hloscope.report.tables import Column, table
+from hloscope.report.terminal import cut, indented, joined, words
+from hloscope.report.text_findings import findings
+from hloscope.report.text_memory import memory
+from hloscope.report.text_ragged import ragged_buffers
+from hloscope.report.units import UNKNOWN, count, plural, size, where
+
+_SHOWN_FAMILIES = 10
+_SHOWN_COLLECTIVES = 8
+_SHOWN_WARNINGS = 4
+
+
+def render(report: Report, *, width: int, everything: bool = False) -> Group:
+    """The report, to be drawn `width` columns wide, 80 at least; `everything` cuts no table short."""
+    sections = (
+        header(report.target, width),
+        memory(report.memory, width, everything),
+        _budgets(report.budgets),
+        _census(report.census, width, everything),
+        _collectives(report.collectives.collectives, width, everything),
+        ragged_buffers(report.ragged_buffers, width),
+        findings(report.findings, everything),
+        _hints(report),
+    )
+    blocks = [list(section) for section in sections]
+    parts = [part for block in blocks if block for part in (words(), *block)]
+    return Group(*parts[1:])
+
+
+def header(target: Target, width: int) -> Iterator[RenderableType]:
+    """What was looked at, and what went wrong."""
+    name = cut(target.module, 60)
+    about = joined(
+        (
+            _machine(target),
+            f"{count(target.instructions)} instructions",
+            "scheduled" if target.scheduled else "not scheduled",
+        )
+    )
+    if cell_len(name) + cell_len(about) + 3 <= width:
+        yield words((name, "bold"), " · ", about)
+    else:
+        yield words((name, "bold"))
+        yield indented(words(about))
+    if target.status == "failed":
+        yield words((f"the compile failed: {_said(target.error)}", "bold red"))
+        yield words(("this is what the compiler left behind", "dim"))
+    yield from _warnings(target.warnings)
+
+
+def _warnings(warnings: Sequence[str]) -> Iterator[RenderableType]:
+    if not warnings:
+        return
+    notes = Table.grid(padding=(0, 1, 0, 0))
+    for warning in warnings[:_SHOWN_WARNINGS]:
+        notes.add_row("note:", words(cut(warning, 300)), style="yellow")
+    if len(warnings) > _SHOWN_WARNINGS:
+        notes.add_row("note:", f"{len(warnings) - _SHOWN_WARNINGS} more in the JSON report", style="yellow")
+    yield notes
+
+
+def _said(error: str | None) -> str:
+    return cut(error or "the compiler did not say why", 400)
+
+
+def _machine(target: Target) -> str:
+    chip = target.chip or (f"{target.platform}, chip unknown" if target.platform else "chip unknown")
+    devices = "devices unknown" if target.devices is None else plural(target.devices, "device")
+    axes = {axis: n for axis, n in (target.mesh or {}).items() if n > 1}
+    mesh = " × ".join(f"{cut(axis, 30)} {n}" for axis, n in axes.items())
+    return f"{cut(chip, 40)}, {devices}" + (f" ({mesh})" if mesh else "")
+
+
+def _budgets(budgets: Sequence[Budget]) -> Iterator[RenderableType]:
+    if not budgets:
+        return
+    yield words(("Budgets", "bold"))
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "right", "left"):
+        grid.add_column(justify=justify)
+    for budget in budgets:
+        over = size(budget.actual_bytes - budget.limit_bytes)
+        verdict = (f"exceeded by {over}", "bold red") if budget.exceeded else ("kept", "green")
+        held = f"{size(budget.actual_bytes)} of {size(budget.limit_bytes)}"
+        grid.add_row(budget.name, held, words(verdict))
+    yield indented(grid)
+
+
+def _census(census: Census, width: int, everything: bool) -> Iterator[RenderableType]:
+    families = census.families
+    yield words(
+        ("Fusion census", "bold"), ("  runs in one step, loop trips included; most HBM bytes first", "dim")
+    )
+    if not families:
+        yield indented(words("nothing that runs on its own"))
+        return
+    shown = families if everything else families[:_SHOWN_FAMILIES]
+    columns = (
+        Column(title="family", shrinks=True, most=40),
+        Column(title="place"),
+        Column(title="shape", shrinks=True),
+        Column(title="count", right=True),
+        Column(title="runs", right=True),
+        Column(title="HBM bytes", right=True, style="bold"),
+        Column(title="made by", shrinks=True, optional=1, cut_front=True, style="dim"),
+        Column(title="kind", optional=2, style="dim"),
+    )
+    yield table(columns, [_family_row(f) for f in shown], width)
+    rest = len(families) - len(shown)
+    more = f"; {plural(rest, 'more family')} with --all" if rest else ""
+    fusions = (
+        f"{plural(census.fusion_count, 'fusion')} in all, {count(census.top_level_fusion_count)} on their own"
+    )
+    yield indented(words((f"{fusions}{more}", "dim")))
+
+
+def _family_row(family: Family) -> list[str]:
+    kind = joined((family.kind, family.thread))
+    return [
+        family.family,
+        family.phase,
+        family.shape,
+        count(family.count),
+        count(family.executions),
+        size(family.bytes),
+        where(family.source),
+        kind,
+    ]
+
+
+def _collectives(collectives: Sequence[Collective], width: int, everything: bool) -> Iterator[RenderableType]:
+    yield words(("Collectives", "bold"), ("  payload of all runs in one step on one device", "dim"))
+    if not collectives:
+        yield indented(words("none"))
+        return
+    shown = collectives if everything else collectives[:_SHOWN_COLLECTIVES]
+    columns = (
+        Column(title="kind"),
+        Column(title="place"),
+        Column(title="shape", shrinks=True),
+        Column(title="dim", right=True, optional=1),
+        Column(title="over", shrinks=True, most=30),
+        Column(title="count", right=True, optional=2),
+        Column(title="runs", right=True),
+        Column(title="payload", right=True, style="bold"),
+        Column(title="on", optional=3),
+        Column(title="made by", shrinks=True, optional=4, cut_front=True, style="dim"),
+    )
+    yield table(columns, [_collective_row(c) for c in shown], width)
+    rest = len(collectives) - len(shown)
+    if rest:
+        yield indented(words((f"{plural(rest, 'more kind')} with --all", "dim")))
+
+
+def _collective_row(collective: Collective) -> list[str]:
+    axes = collective.mesh_axes
+    groups = UNKNOWN if collective.group_size is None else f"groups of {collective.group_size}"
+    return [
+        collective.opcode,
+        collective.phase,
+        collective.shape,
+        "" if collective.dimension is None else str(collective.dimension),
+        groups if axes is None else " × ".join(axes),
+        count(collective.count),
+        count(collective.executions),
+        size(collective.bytes),
+        {"sparsecore": "SparseCore"}.get(collective.offload or "", collective.offload or ""),
+        where(collective.source),
+    ]
+
+
+def _hints(report: Report) -> Iterator[RenderableType]:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    lead = "Next:"
+    for hint in _next(report):
+        grid.add_row(lead, words(hint), style="dim")
+        lead = ""
+    yield grid
+
+
+def _next(report: Report) -> Iterator[str]:
+    if report.findings:
+        yield f"hloscope explain {report.findings[0].code} tells what is behind a code"
+    if report.target.chip is None:
+        yield "--topology NAME, e.g. tpu7x:4x4x4, compares with the chip's HBM"
+    if any(b.valid.fraction is None and b.buffer.work for b in report.ragged_buffers):
+        yield "--valid-fraction 0.5 prices the waste if half of the rows hold tokens"
+    yield "--json FILE has all of it"

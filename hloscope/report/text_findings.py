@@ -1,0 +1,79 @@
+"""The findings: what is wasted, where, and what to do about it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from hloscope.report.terminal import beside, cut, indented, joined, words
+from hloscope.report.units import plural, size, where
+from hloscope.rule import Finding, Severity
+
+_SHOWN_FINDINGS = 10
+_SHOWN_DETAILS = 4
+_LONGEST = 300
+_UNPRICED = "waste unknown without the valid-row share: --valid-fraction"
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def findings(found: Sequence[Finding], everything: bool) -> Iterator[RenderableType]:
+    """Every finding as a title, its figures and details; what those of one code share, and advice, once."""
+    if not found:
+        yield words(("Findings", "bold"), "  none: no rule has anything to say")
+        return
+    codes = dict.fromkeys(f.code for f in found)
+    places = sum(f.places for f in found)
+    yield words(("Findings", "bold"), (f"  {plural(len(codes), 'code')}, {plural(places, 'place')}", "dim"))
+    shown = found if everything else found[:_SHOWN_FINDINGS]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(justify="right", no_wrap=True)
+    for code in dict.fromkeys(f.code for f in shown):
+        _add_code(grid, [f for f in shown if f.code == code], everything)
+    yield indented(grid)
+    if len(found) > len(shown):
+        more = plural(len(found) - len(shown), "more finding")
+        yield indented(words((f"{more} with --all", "dim")))
+
+
+def _add_code(grid: Table, found: Sequence[Finding], everything: bool) -> None:
+    said = Counter(detail for finding in found for detail in dict.fromkeys(finding.details))
+    for finding in found:
+        grid.add_row(words((finding.code, _STYLES[finding.severity])), words(cut(finding.title, _LONGEST)))
+        grid.add_row("", _figures(finding))
+        _add_details(grid, [d for d in finding.details if said[d] == 1], everything)
+    _add_details(grid, [detail for detail, times in said.items() if times > 1], everything)
+    if any(map(_lacks_valid_share, found)):
+        grid.add_row("", words((_UNPRICED, "dim")))
+    for advice in dict.fromkeys(f.advice for f in found if f.advice):
+        grid.add_row(words(("→", "green")), words((cut(advice, _LONGEST), "green")))
+
+
+def _add_details(grid: Table, details: Sequence[str], everything: bool) -> None:
+    shown = details if everything else details[:_SHOWN_DETAILS]
+    for detail in shown:
+        grid.add_row("", words((cut(detail, _LONGEST), "dim")))
+    if len(shown) < len(details):
+        more = plural(len(details) - len(shown), "more line")
+        grid.add_row("", words((f"{more} with --all", "dim")))
+
+
+def _figures(finding: Finding) -> RenderableType:
+    """Severity, extent and waste, and beside or below them the source."""
+    figures = joined((finding.severity.value, plural(finding.places, "place"), _waste(finding)))
+    return beside(words((figures, "bold")), words((cut(where(finding.source), 60), "dim")))
+
+
+def _waste(finding: Finding) -> str:
+    if finding.saved_bytes is not None:
+        return f"{size(finding.saved_bytes)} wasted a step"
+    if finding.bytes is None:
+        return "waste unknown"
+    return f"{size(finding.bytes)} moved a step, waste unknown"
+
+
+def _lacks_valid_share(finding: Finding) -> bool:
+    """Whether the waste hangs on the share of valid rows, which a rule then has as unknown in its facts."""
+    return finding.saved_bytes is None and finding.facts.get("valid_fraction", 1) is None

@@ -1,0 +1,71 @@
+"""Figures and places in words: sizes in binary units, counts with separators, the unknown as `unknown`."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from hloscope.errors import UserError
+
+if TYPE_CHECKING:
+    from hloscope.hlo import SourceFrame
+
+UNKNOWN = "unknown"
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_UNITS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY[:5])} | {
+    unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))
+}
+_SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE | re.ASCII)
+
+
+def size(value: int | None) -> str:
+    """Bytes as a person says them: `48.7 GiB`, `512 B`, `unknown`."""
+    if value is None:
+        return UNKNOWN
+    if abs(value) < 1024:
+        return f"{value} B"
+    # 1023.96 MiB is 1 GiB, not 1024.0 MiB.
+    power = min(int(math.log(abs(value) * 1.00005, 1024)), len(_BINARY) - 1)
+    return f"{value / 1024**power:.1f} {_BINARY[power]}"
+
+
+def count(value: int | None) -> str:
+    """A count with separators: `53,434`, `unknown`."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def plural(value: int, noun: str) -> str:
+    """`1 place`, `4 places`, `2 families`."""
+    if value == 1:
+        return f"1 {noun}"
+    return f"{value:,} {noun[:-1]}ies" if noun.endswith("y") else f"{value:,} {noun}s"
+
+
+def percent(part: int, whole: int) -> str:
+    """`60 %`; of nothing, `unknown`."""
+    return f"{100 * part / whole:.0f} %" if whole else UNKNOWN
+
+
+def share(part: float) -> str:
+    """A share (0 to 1) as `56 %` or `12.5 %`; what is below all of it never reads as 100 %."""
+    if part == 1:
+        return "100 %"
+    return f"{min(100 * part, 99.9):.3g} %"
+
+
+def where(source: SourceFrame | None) -> str:
+    """A frame as `folder/file.py:12`, enough to know it by; empty for None."""
+    return "" if source is None else "/".join(str(source).split("/")[-2:])
+
+
+def parse_size(text: str) -> int:
+    """`92GiB` or `1.5 TB` in bytes. `UserError` if it is no size with a unit."""
+    found = _SIZE.fullmatch(text)
+    unit = _UNITS.get(found[2].lower()) if found else None
+    if found is None or unit is None:
+        raise UserError(
+            f"{text!r} is no size: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, e.g. 92GiB"
+        )
+    return round(float(found[1]) * unit)

@@ -1,0 +1,278 @@
+"""Everything that can go wrong says so in one line, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hloscope.capture import Artifact, capture_step
+from hloscope.errors import CompileError, UserError
+
+BUILDER = """
+    @hs.step(topology="v5e:2x4")
+    def broken(topology):
+        {body}
+"""
+
+
+def message(target: str, kind: type[Exception] = UserError, **options: object) -> str:
+    with pytest.raises(kind) as caught:
+        capture_step(target, **options)  # type: ignore[arg-type]
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def children() -> list[str]:
+    listed = subprocess.run(["ps", "-eo", "ppid=,args="], capture_output=True, text=True, check=True)
+    own = [line.split(maxsplit=1) for line in listed.stdout.splitlines()]
+    return [args for parent, args in own if int(parent) == os.getpid() and "hloscope" in args]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(store_folder: Path):
+    yield
+    assert children() == []
+    assert list((store_folder / "staging").glob("*")) == []
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    assert message(str(tmp_path / "no.py")) == f"there is no file {tmp_path}/no.py"
+    assert "is a folder" in message(str(tmp_path))
+
+
+def test_syntax_error(write_step) -> None:
+    path = write_step("x = 1\ndef f(:\n", header="")
+    assert message(path) == f"SyntaxError: invalid syntax ({path}:2)"
+
+
+def test_error_while_importing(write_step) -> None:
+    path = write_step('\n\nraise ValueError("first\\n  second")', header="")
+    assert message(path) == f"ValueError: first second ({path}:3)"
+
+
+def test_missing_module(write_step) -> None:
+    path = write_step("import no_such_module", header="")
+    assert message(path) == f"ModuleNotFoundError: No module named 'no_such_module' ({path}:1)"
+
+
+def test_file_that_exits(write_step) -> None:
+    path = write_step("import sys\nsys.exit(3)", header="")
+    assert message(path) == f"the file ended itself: SystemExit(3) ({path}:2)"
+    path = write_step("import os\nos._exit(0)", header="")
+    assert message(path) == "the file ended the process during import, before the step was compiled"
+
+
+def test_no_step(write_step) -> None:
+    path = write_step("def train_step(topology): ...", header="")
+    assert message(path) == f"{path}: no function in it is marked @hs.step (import hloscope as hs)"
+
+
+def test_several_steps(write_step) -> None:
+    path = write_step(
+        "import hloscope as hs\n@hs.step\ndef dense(t): ...\n@hs.step(name='sparse')\ndef b(t): ...",
+        header="",
+    )
+    assert message(path) == f"{path} has several steps: dense, sparse; choose one as {path}:NAME"
+    assert message(f"{path}:b") == f"{path}: no step is named 'b'; it has dense, sparse"
+    assert "name is missing" in message(f"{path}:")
+
+
+def test_imported_steps_do_not_count_beside_own(write_step) -> None:
+    write_step("import hloscope as hs\n@hs.step\ndef other(t): ...", header="", name="library.py")
+    path = write_step(
+        "from library import other\nimport hloscope as hs\n@hs.step\ndef own(t): return 1", header=""
+    )
+    assert message(path, topology="v5e:2x2") == "own must return an hs.Step, it returned int"
+    assert (
+        message(f"{path}:other", topology="v5e:2x2") == "other must return an hs.Step, it returned NoneType"
+    )
+
+
+def test_builder_that_returns_something_else(write_step) -> None:
+    path = write_step(BUILDER.format(body="return 3"))
+    assert message(path) == "broken must return an hs.Step, it returned int"
+
+
+def test_error_while_tracing(write_step) -> None:
+    path = write_step("""
+        def step(x):
+            return x @ jnp.ones((3, 3))
+
+        @hs.step(topology="v5e:2x4")
+        def broken(topology):
+            return hs.Step(step, args=(shaped(topology, (8, 8)),))
+    """)
+    line = 1 + Path(path).read_text().splitlines().index("    return x @ jnp.ones((3, 3))")
+    with pytest.raises(UserError) as caught:
+        capture_step(path)
+    assert str(caught.value).startswith("TypeError: dot_general requires contracting dimensions")
+    assert str(caught.value).endswith(f"({path}:{line})")
+    # The whole traceback is there for who wants it.
+    assert "Traceback (most recent call last)" in caught.value.__notes__[0]
+
+
+def test_wrong_step_points_at_its_line(write_step) -> None:
+    path = write_step(BUILDER.format(body="return hs.Step(print, args=(1,), donate_argnums=3)"))
+    line = len(Path(path).read_text().splitlines())
+    assert message(path) == f"Step: donate_argnums names argument 3, but args has 1 ({path}:{line})"
+
+
+def test_arguments_off_the_topology(write_step) -> None:
+    path = write_step(BUILDER.format(body="return hs.Step(lambda x: x, args=(jnp.ones(3),))"))
+    assert message(path).startswith("no argument of the step lies on v5e:2x4: give its jax.ShapeDtypeStructs")
+    path = write_step(
+        BUILDER.format(body="return hs.Step(lambda x: x, args=(shaped(hs.Topology('v6e:2x2'), (8,)),))")
+    )
+    assert message(path).startswith("the step lies on TPU v6 lite devices, but v5e:2x4 has TPU v5 lite")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v7x:2x2x1", "unknown topology 'v7x:2x2x1': did you mean 'tpu7x:2x2x1'?"),
+        ("v5litepod-8", "unknown topology 'v5litepod-8': did you mean 'v5e:2x4'?"),
+        ("v5e:3x5", "libtpu does not take the topology 'v5e:3x5'"),
+        ("v5e:0x4", "libtpu does not take the topology 'v5e:0x4': a dimension is zero"),
+        ("cpu:8", "cpu:8 is for running, not for compiling"),
+    ],
+)
+def test_wrong_topology(name: str, said: str, train_file: str) -> None:
+    assert message(train_file, topology=name).startswith(said)
+
+
+@pytest.mark.tpu_compile
+def test_refused_compiler_option(write_step) -> None:
+    path = write_step(
+        BUILDER.format(
+            body="return hs.Step(lambda x: x, args=(shaped(topology, (8,)),), compiler_options={'xla_no': 1})"
+        )
+    )
+    assert message(path) == "the compiler refuses a compiler option: No such compile option: 'xla_no'"
+
+
+@pytest.mark.tpu_compile
+def test_out_of_memory_keeps_the_module(write_step) -> None:
+    path = write_step("""
+        def step(x):
+            y = jnp.sin(x @ x.T)
+            return (y @ y).sum()
+
+        @hs.step(topology="v5e:2x4")
+        def huge(topology):
+            return hs.Step(step, args=(shaped(topology, (200_000, 1024)),))
+    """)
+    with pytest.raises(CompileError) as caught:
+        capture_step(path)
+    assert str(caught.value).startswith("the step does not fit: it needs 74.")
+    assert str(caught.value).endswith("GiB of device memory (HBM), there are 15.75 GiB")
+    assert "RESOURCE_EXHAUSTED" in caught.value.log_tail
+    assert caught.value.dump_dir is not None
+    failed = Artifact.load(Path(caught.value.dump_dir))
+    assert (failed.status, failed.error, failed.module_name) == ("failed", str(caught.value), "jit_step")
+    assert b"jit_step" in failed.hlo_path.read_bytes()[:200]
+    assert failed.hbm_limit_bytes == round(15.75 * 2**30)
+    assert failed.memory_stats is None
+    # It is a report on a failure, not an answer to the next question.
+    assert "does not fit" in message(path, CompileError)
+
+
+def test_abort(write_step) -> None:
+    path = write_step(BUILDER.format(body="print('my last words'); os.abort()"))
+    with pytest.raises(CompileError, match=r"^the worker died of SIGABRT during build$") as caught:
+        capture_step(path)
+    assert "my last words" in caught.value.log_tail
+    assert caught.value.dump_dir is None
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.tpu_compile
+def test_abort_during_the_compile_keeps_the_module(write_step) -> None:
+    path = write_step("""
+        compile_only = jax.stages.Lowered.compile
+
+        def compile_and_abort(*args, **kwargs):
+            compile_only(*args, **kwargs)
+            os.abort()
+
+        jax.stages.Lowered.compile = compile_and_abort
+
+        @hs.step(topology="v5e:2x4")
+        def dying(topology):
+            return hs.Step(lambda x: x @ x, args=(shaped(topology, (512, 512), "data"),))
+    """)
+    with pytest.raises(CompileError, match="the worker died of SIGABRT during compile") as caught:
+        capture_step(path)
+    assert caught.value.dump_dir is not None
+    assert Artifact.load(Path(caught.value.dump_dir)).status == "failed"
+
+
+def test_kill(write_step) -> None:
+    path = write_step(BUILDER.format(body="os.kill(os.getpid(), signal.SIGKILL)"))
+    assert message(path, CompileError) == (
+        "the worker was killed (SIGKILL) during build: probably out of memory on this machine"
+    )
+
+
+def test_timeout(write_step) -> None:
+    path = write_step("import time\ntime.sleep(600)", header="")
+    began = time.monotonic()
+    assert message(path, CompileError, timeout=0.5) == "gave up after 0.5 s, during import"
+    assert time.monotonic() - began < 5
+
+
+def test_the_users_own_children_go_too(write_step, tmp_path: Path) -> None:
+    path = write_step(
+        f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\nraise ValueError",
+        header="",
+    )
+    assert message(path).startswith("ValueError")
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_the_parent(
+    how: signal.Signals, write_step, tmp_path: Path, store_folder: Path
+) -> None:
+    pid_file = tmp_path / "pid"
+    path = write_step(
+        f"""
+            import os, pathlib, time
+            pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))
+            time.sleep(600)
+        """,
+        header="",
+    )
+    script = f"import hloscope.capture as c; c.capture_step({path!r})"
+    with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True) as parent:
+        wait_for(lambda: pid_file.exists() and pid_file.read_text() != "")
+        parent.send_signal(how)
+        _, said = parent.communicate(timeout=10)
+    assert parent.returncode == -how
+    assert ("KeyboardInterrupt" in said) == (how == signal.SIGINT)
+    wait_for(lambda: is_gone(int(pid_file.read_text())))
+    wait_for(lambda: list((store_folder / "staging").glob("*")) == [])
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    # A killed process whose new parent has not waited for it yet.
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return state.stdout.strip().startswith("Z") or not state.stdout.strip()
+
+
+def wait_for(condition, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,53 @@
+"""Shared fixtures: real compiled modules, read once per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hloscope.hlo import HloFile, read_hlo
+
+DATA = Path(__file__).parent / "data"
+# The largest module is not kept in the repository; it is read in place where a checkout has it beside it.
+BESIDE = Path(__file__).parents[2] / "shared" / "data" / "maxtext"
+
+PLACES = {
+    "dense": DATA / "qwen3_0p6b_dense.hlo.pb.gz",
+    "qwen3_30b": DATA / "qwen3_30b.hlo.pb.gz",
+    "deepseek": DATA / "deepseek3_671b.hlo.pb.gz",
+    "oom": DATA / "oom_toy_moe.hlo.pb.gz",
+    "qwen35_397b": BESIDE / "qwen35_397b_tpu7x256_fsdp32_ep8_ring_ragged" / "after_optimizations.hlo.pb.gz",
+}
+
+
+def dump_path(name: str) -> Path:
+    """The file of a real module; skips the test where this checkout does not have it."""
+    path = PLACES[name]
+    if not path.exists():
+        pytest.skip(f"the {name} module is not part of the repository")
+    return path
+
+
+@cache
+def _read(name: str) -> HloFile:
+    return read_hlo(PLACES[name])
+
+
+@pytest.fixture(scope="session")
+def shared_dump() -> Callable[[str], HloFile]:
+    """Reads a real module by its short name: dense, qwen3_30b, deepseek, oom, qwen35_397b."""
+
+    def load(name: str) -> HloFile:
+        dump_path(name)
+        return _read(name)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def dump_file() -> Callable[[str], Path]:
+    """The file of a real module by its short name."""
+    return dump_path

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from hloscope.errors import UserError
+from hloscope.report.dumps import choose, dumped_modules
+from hloscope.report.target import is_step, open_hlo
+
+
+def put(folder: Path, name: str, size: int) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(bytes(size)) if name.endswith(".gz") else bytes(size))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "module"),
+    [
+        ("module_0000.jit_step.cl_933746096.after_optimizations.hlo.pb", "module_0000.jit_step", "jit_step"),
+        ("module_0012.jit_f.sm_9.0_gpu_after_optimizations.hlo.pb.gz", "module_0012.jit_f", "jit_f"),
+        (
+            "module_0001.jit_train.step.cpu_after_optimizations.hlo.pb",
+            "module_0001.jit_train.step",
+            "jit_train.step",
+        ),
+        ("after_optimizations.hlo.pb", "after_optimizations", "after_optimizations"),
+    ],
+)
+def test_names_of_dumped_modules(tmp_path: Path, name: str, label: str, module: str) -> None:
+    put(tmp_path, name, 10)
+    (found,) = dumped_modules(tmp_path)
+    assert (found.label, found.module, found.bytes) == (label, module, 10)
+
+
+def test_only_the_optimized_module_counts(tmp_path: Path) -> None:
+    put(tmp_path, "module_0000.jit_step.before_optimizations.hlo.pb", 900)
+    put(tmp_path, "module_0000.jit_step.oom_intermediate_module.hlo.pb", 800)
+    put(tmp_path, "module_0000.jit_step.after_optimizations-memory-usage-report.pb", 700)
+    after = put(tmp_path, "module_0000.jit_step.after_optimizations.hlo.pb", 10)
+    assert choose(tmp_path, None) == (after, None)
+
+
+def test_a_dominant_module_is_taken_and_said(tmp_path: Path) -> None:
+    put(tmp_path, "module_0000.jit_small.after_optimizations.hlo.pb", 100)
+    large = put(tmp_path, "module_0001.jit_step.after_optimizations.hlo.pb.gz", 1000)
+    path, note = choose(tmp_path, None)
+    assert path == large
+    assert note == "took module_0001.jit_step, by far the largest of 2 modules; --module takes another"
+
+
+def test_modules_of_like_size_have_to_be_chosen(tmp_path: Path) -> None:
+    put(tmp_path, "module_0000.jit_eval.after_optimizations.hlo.pb", 100)
+    train = put(tmp_path, "module_0001.jit_train.after_optimizations.hlo.pb", 120)
+    with pytest.raises(
+        UserError, match=r"choose one with --module: module_0001.jit_train, module_0000.jit_eval"
+    ):
+        choose(tmp_path, None)
+    for name in ("jit_train", "module_0001", "module_0001.jit_train", train.name):
+        assert choose(tmp_path, name)[0] == train
+    with pytest.raises(UserError, match="has no module 'nope'"):
+        choose(tmp_path, "nope")
+    with pytest.raises(UserError, match="fits 2 modules"):
+        choose(tmp_path, "jit_")
+
+
+def test_many_choices_are_not_all_listed(tmp_path: Path) -> None:
+    for i in range(50):
+        put(tmp_path, f"module_{i:04}.jit_f.after_optimizations.hlo.pb", 10)
+    with pytest.raises(UserError, match=r"and 30 more$"):
+        choose(tmp_path, None)
+
+
+def test_subfolders_are_looked_into(tmp_path: Path) -> None:
+    put(tmp_path, "a/after_optimizations.hlo.pb", 10)
+    inner = put(tmp_path, "b/after_optimizations.hlo.pb", 12)
+    assert [d.label for d in dumped_modules(tmp_path)] == ["b/after_optimizations", "a/after_optimizations"]
+    assert choose(tmp_path, "b/after_optimizations")[0] == inner
+
+
+def test_folders_that_hold_no_module(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no optimized module"):
+        choose(tmp_path, None)
+    put(tmp_path, "module_0000.jit_step.after_optimizations.txt", 10)
+    with pytest.raises(UserError, match="as text only"):
+        choose(tmp_path, None)
+
+
+def test_what_a_step_is() -> None:
+    assert all(map(is_step, ["train.py", "a/b.py:step", "train.py:"]))
+    assert not any(map(is_step, ["train.hlo.pb", "dump", "a.py/dump", "x.py.gz", ""]))
+
+
+@pytest.mark.parametrize("text", [b"HloModule jit_step, is_scheduled=true\n", b"\n module @jit_step {"])
+def test_hlo_text_is_told_from_damage(tmp_path: Path, text: bytes) -> None:
+    for name, data in (("m.txt", text), ("m.txt.gz", gzip.compress(text * 9000))):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(UserError, match=r"is HLO text, which is not read yet: give the \.hlo\.pb"):
+            open_hlo(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("target", ["nowhere", "x" * 5000, "a\0b", ""])
+def test_targets_that_are_nothing(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError):
+        open_hlo(target)
+
+
+def test_a_notebook_is_no_step_yet(tmp_path: Path) -> None:
+    (tmp_path / "a.ipynb").write_text("{}")
+    with pytest.raises(UserError, match="is a notebook"):
+        open_hlo(str(tmp_path / "a.ipynb"))
+
+
+def test_the_wrong_module_of_a_file(shared_dump: object) -> None:
+    path = shared_dump("dense").path  # pyright: ignore
+    with pytest.raises(UserError, match="holds the module 'jit_train_step', not 'jit_eval'"):
+        open_hlo(str(path), module="jit_eval")
+    assert open_hlo(str(path), module="jit_train_step").file.module.name == "jit_train_step"
