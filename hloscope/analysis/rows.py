@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hloscope.analysis.grouped import GroupedMatmul, grouped_matmuls, recognise
 from hloscope.analysis.ranges import integer_constant, integer_range
 from hloscope.analysis.rowwise import carries_rows, is_row_wise
+from hloscope.analysis.traffic import hbm_bytes
 from hloscope.analysis.values import origin
 from hloscope.hlo import Instruction, Module, Shape
 
@@ -133,8 +134,13 @@ def _full_buffer_work(value: Instruction, rows: int) -> FullBufferWork | None:
     over_rows = [leaf for leaf in leaves if rows in leaf.dimensions and leaf.memory_space == 0]
     if not any(_is_wide_array(leaf, rows) for leaf in over_rows):
         return None
+    row_bytes = sum(leaf.padded_bytes for leaf in over_rows)
+    # A fusion may read only some columns of what it is given.
+    moved = hbm_bytes(value)
     return FullBufferWork(
-        instruction=value, role=_role(value), row_bytes=sum(leaf.padded_bytes for leaf in over_rows)
+        instruction=value,
+        role=_role(value),
+        row_bytes=row_bytes if moved is None else min(row_bytes, moved),
     )
 
 

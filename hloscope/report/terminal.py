@@ -22,8 +22,7 @@ from rich.theme import Theme
 from hloscope.report.escape import printable
 
 if TYPE_CHECKING:
-    from rich.columns import Columns
-from rich.console import ConsoleOptions, RenderResult
+    from rich.console import ConsoleOptions, RenderResult
 
 # Marks that take no cell of their own can be stacked without end; so many per cell are enough for any script.
 _MARKS_PER_CELL = 4

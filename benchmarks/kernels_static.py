@@ -1,0 +1,231 @@
+"""Static cost of the row kernels against XLA's full-buffer fusions, from machine code: no TPU needed.
+
+    python benchmarks/kernels_static.py                    # the table
+    python benchmarks/kernels_static.py --search glu_rows  # block sizes for one operation
+
+Each program is compiled ahead of time at the published shape (225,280 rows). Bytes come from the
+windows that are transferred, bundles (one a cycle) from the final machine code, trips from the grid.
+
+Two models, neither of which knows a TPU at work:
+- `overlap`: max(bytes / (0.75 x bandwidth), bundles / clock), as transfers and arithmetic overlap in a
+  pipelined loop; kernels also pay their first fetch and last write, which nothing hides. 0.75 was
+  fitted to published v6e times and is uncalibrated elsewhere. Where both sides are bound by memory the
+  ratio cannot pass full rows / visited rows, 1.78 at 56 %.
+- `serial`: bytes / bandwidth + bundles / clock, nothing fitted; for XLA's fusions it comes within
+  8 % of the published v6e times, for pipelined kernels it is too pessimistic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from machine_code import DUMP_ARGS, MachineCode, read_machine_code
+
+ROWS, VALID = 225_280, 126_156
+EFFICIENCY = 0.75
+WORKER = Path(__file__).with_name("static_worker.py")
+OPERATIONS = ("glu_rows", "glu_rows_bwd", "unsort_bwd_rows")
+# Bytes that a row moves: columns read and written, bfloat16, and the float32 numbers per row.
+ROW_BYTES = {
+    "glu_rows": 2 * (2_048 + 1_024),
+    "glu_rows_bwd": 2 * (2_048 + 1_024 + 2_048),
+    "unsort_bwd_rows": 2 * 3 * 4_096 + 2 * 4,
+}
+COLUMNS = {"unsort_bwd_rows": 4_096}
+# Published times on v6e in ms: XLA at the full buffer, the published kernel at 126,156 valid rows.
+PUBLISHED = {"glu_rows": (1.08, 0.61), "glu_rows_bwd": (1.92, 1.02), "unsort_bwd_rows": (4.71, 2.61)}
+AIMS = {"glu_rows": 1.75, "glu_rows_bwd": 1.85, "unsort_bwd_rows": 1.80}
+SEARCH: dict[str, list[dict[str, int]]] = {
+    "glu_rows": [
+        {"rows": rows, "tile_rows": tile_rows, "tile_columns": columns}
+        for rows in (256, 512, 1024)
+        for tile_rows, columns in ((16, 1024), (64, 128), (64, 256), (128, 128), (128, 256), (256, 256))
+    ],
+    "glu_rows_bwd": [
+        {"rows": rows, "tile_rows": tile_rows, "tile_columns": columns}
+        for rows in (256, 512)
+        for tile_rows, columns in ((16, 128), (16, 256), (16, 512), (16, 1024), (32, 256), (64, 256))
+    ],
+    "unsort_bwd_rows": [
+        {"rows": 1024, "columns": columns, "tile_rows": tile_rows}
+        for columns in (512, 1024, 2048)
+        for tile_rows in (16, 32, 64, 128)
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """Clock in Hz and HBM bandwidth in bytes/s of one core.
+
+    Source: the clock of the compiler's own scheduler dump; bandwidths as published by the vendor, for
+    tpu7x as the compiler's cost model has it.
+    """
+
+    topology: str
+    clock: float
+    bandwidth: float
+
+
+CHIPS = {
+    "v6e": Chip(topology="v6e:2x2", clock=1.75e9, bandwidth=1.638e12),
+    "tpu7x": Chip(topology="tpu7x:2x2x1", clock=1.9e9, bandwidth=3.686e12),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Seconds of one call."""
+
+    transfer: float
+    compute: float
+    unhidden: float
+
+    @property
+    def overlap(self) -> float:
+        """Transfers and arithmetic at the same time, at the efficiency that is achieved."""
+        return max(self.transfer / EFFICIENCY, self.compute) + self.unhidden / EFFICIENCY
+
+    @property
+    def serial(self) -> float:
+        """One after the other, transfers at full bandwidth."""
+        return self.transfer + self.compute + self.unhidden
+
+    @property
+    def bound(self) -> str:
+        """Which term of `overlap` is the larger."""
+        return "DMA" if self.transfer / EFFICIENCY >= self.compute else "bundles"
+
+
+def compile_cases(chip: Chip, cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Compile the cases in a process of its own, with the machine code dumped into `folder`."""
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "LIBTPU_INIT_ARGS": DUMP_ARGS.format(folder=folder),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    run = subprocess.run(
+        [sys.executable, str(WORKER), chip.topology, str(folder)],
+        input="\n".join(map(json.dumps, cases)),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if run.returncode:
+        sys.exit(run.stderr)
+    lines = run.stdout.splitlines()
+    return [json.loads(line.removeprefix("CASE ")) for line in lines if line.startswith("CASE ")]
+
+
+def program_of(answer: dict[str, Any]) -> MachineCode:
+    """The largest program of a case: around it there are only scalars."""
+    programs = [read_machine_code(Path(file)) for file in answer["files"]]
+    return max(programs, key=lambda code: code.straight + sum(loop.bundles for loop in code.loops))
+
+
+def xla_cost(answer: dict[str, Any], code: MachineCode, chip: Chip) -> Cost:
+    """A fusion's loop body stands outside its loop in the dump; its trips are in the window config."""
+    bounds = re.findall(r'"iteration_bounds":\[([^\]]*)\]', answer["hlo"])
+    trips = max(math.prod(int(trip) for trip in re.findall(r"\d+", bound)) for bound in bounds)
+    bundles = trips * (code.straight + sum(loop.bundles for loop in code.loops))
+    return Cost(
+        transfer=ROWS * ROW_BYTES[answer["operation"]] / chip.bandwidth,
+        compute=bundles / chip.clock,
+        unhidden=0.0,
+    )
+
+
+def kernel_cost(answer: dict[str, Any], code: MachineCode, chip: Chip, valid: int) -> Cost:
+    """Per grid step its own bundles and the tiles; per block of rows what happens once for it."""
+    blocks, operation = answer["used"], answer["operation"]
+    row_blocks = math.ceil(valid / blocks["rows"])
+    column_blocks = math.ceil(COLUMNS.get(operation, 1) / blocks.get("columns", COLUMNS.get(operation, 1)))
+    steps = row_blocks * column_blocks
+    (grid_loop,) = code.at_depth(1)
+    tiles = code.at_depth(2)[0]  # The later loops zero the tail of limit's block, once in a call.
+    per_step = grid_loop.bundles + tiles.bundles * (blocks["rows"] // blocks["tile_rows"])
+    bundles = steps * per_step + row_blocks * code.straight
+    step_bytes = blocks["rows"] * ROW_BYTES[operation] / column_blocks
+    return Cost(
+        transfer=steps * step_bytes / chip.bandwidth,
+        compute=bundles / chip.clock,
+        unhidden=step_bytes / chip.bandwidth,
+    )
+
+
+def print_table(name: str, chip: Chip) -> None:
+    """Every operation: XLA, the kernel and what `valid_rows` makes, at 56 % and at a full buffer."""
+    cases = [
+        {"operation": operation, "by": by, "blocks": None}
+        for operation in OPERATIONS
+        for by in ("xla", "kernel", "valid_rows")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        answers = compile_cases(chip, cases, Path(folder))
+        codes = [program_of(answer) for answer in answers]
+    print(f"\n{name}: {ROWS:,} rows, {VALID:,} valid; times in ms")
+    print(f"{'':28}{'spills':>7}{'DMA':>8}{'bundles':>9}{'bound':>9}{'overlap':>9}{'x XLA':>7}", end="")
+    print(f"{'serial':>8}{'x XLA':>7}{'full':>7}  blocks")
+    plain = Cost(transfer=0, compute=0, unhidden=0)
+    for answer, code in zip(answers, codes, strict=True):
+        if answer["by"] == "xla":
+            plain = cost = full = xla_cost(answer, code, chip)
+        else:
+            cost = kernel_cost(answer, code, chip, VALID)
+            full = kernel_cost(answer, code, chip, ROWS)
+        print(
+            f"{answer['operation']:17}{answer['by']:11}{code.spills:7}"
+            f"{cost.transfer / EFFICIENCY * 1e3:8.3f}{cost.compute * 1e3:9.3f}{cost.bound:>9}"
+            f"{cost.overlap * 1e3:9.3f}{plain.overlap / cost.overlap:7.2f}"
+            f"{cost.serial * 1e3:8.3f}{plain.serial / cost.serial:7.2f}"
+            f"{full.overlap / plain.overlap:7.3f}  {list((answer['used'] or {}).values()) or ''}"
+        )
+        if name == "v6e" and answer["by"] == "kernel":
+            xla, kernel = PUBLISHED[answer["operation"]]
+            print(
+                f"{'':17}published: XLA {xla} ms, kernel {kernel} ms ({xla / kernel:.2f}x); this kernel by "
+                f"`overlap` against XLA's published time {xla / cost.overlap / 1e3:.2f}x; "
+                f"aim {AIMS[answer['operation']]}x"
+            )
+
+
+def print_search(operation: str, name: str, chip: Chip) -> None:
+    """Every candidate, best first; those that spill last."""
+    cases = [{"operation": operation, "by": "kernel", "blocks": blocks} for blocks in SEARCH[operation]]
+    with tempfile.TemporaryDirectory() as folder:
+        answers = compile_cases(chip, cases, Path(folder))
+        found = [(answer, program_of(answer)) for answer in answers if answer["error"] is None]
+    costs = [(code.spills, kernel_cost(answer, code, chip, VALID), answer["used"]) for answer, code in found]
+    print(f"\n{name} {operation}: overlap and serial in ms")
+    for spills, cost, blocks in sorted(costs, key=lambda row: (row[0] > 0, row[1].overlap, row[1].serial)):
+        print(f"  {cost.overlap * 1e3:7.3f} {cost.serial * 1e3:7.3f}  spills {spills:4}  {blocks}")
+
+
+def main() -> None:
+    """Print the table, or a search."""
+    parser = argparse.ArgumentParser(description="Static cost of the row kernels")
+    parser.add_argument("--targets", nargs="+", choices=CHIPS, default=list(CHIPS))
+    parser.add_argument("--search", choices=OPERATIONS)
+    arguments = parser.parse_args()
+    for name in arguments.targets:
+        if arguments.search:
+            print_search(arguments.search, name, CHIPS[name])
+        else:
+            print_table(name, CHIPS[name])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Block sizes of `glu_rows`: data, found by the search of `benchmarks/kernels_static.py --search`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloscope_kernels.chip import Chip
+
+_LANES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """How a buffer is cut.
+
+    Attributes:
+      rows: rows that one grid step fetches and writes, a multiple of `tile_rows`.
+      tile_rows: rows that one step of the inner loop computes.
+      tile_columns: columns of mlp computed at once, a multiple of the 128 lanes.
+    """
+
+    rows: int
+    tile_rows: int
+    tile_columns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """What the search chose.
+
+    Attributes:
+      step_bytes: bytes that one grid step reads and writes: enough to hide HBM's latency, few enough
+        that the first fetch and the last write, which nothing hides, and the rows between limit and
+        the end of its block cost little.
+      tile_rows, tile_columns: the largest tile without spills.
+    """
+
+    step_bytes: int
+    tile_rows: int
+    tile_columns: int
+
+
+# At mlp = 1024 in bfloat16: blocks of 512 rows.
+_FORWARD = _Wish(step_bytes=3 << 20, tile_rows=128, tile_columns=256)
+_BACKWARD = _Wish(step_bytes=5 << 20, tile_rows=16, tile_columns=512)
+
+
+def forward_blocks(rows: int, mlp: int, itemsize: int, chip: Chip) -> Blocks:
+    """Blocks for the forward kernel: it reads 2 * mlp and writes mlp columns a row."""
+    return _fit(_FORWARD, rows, _padded(2 * mlp) + _padded(mlp), itemsize, chip)
+
+
+def backward_blocks(rows: int, mlp: int, itemsize: int, chip: Chip) -> Blocks:
+    """Blocks for the backward kernel: it reads 3 * mlp and writes 2 * mlp columns a row."""
+    return _fit(_BACKWARD, rows, 2 * _padded(2 * mlp) + _padded(mlp), itemsize, chip)
+
+
+def widest_mlp(itemsize: int, chip: Chip) -> int:
+    """The widest mlp of which two windows of 16 rows of each operand fit the chip's VMEM."""
+    return chip.window_bytes // (2 * 16 * itemsize * 5) // _LANES * _LANES
+
+
+def _fit(wish: _Wish, rows: int, columns: int, itemsize: int, chip: Chip) -> Blocks:
+    row_bytes = columns * itemsize
+    room = min(wish.step_bytes, chip.window_bytes // 2) // row_bytes
+    tile_rows = wish.tile_rows
+    # Narrow tiles for wide or few rows; 16 rows are what a register of bfloat16 pairs up.
+    while tile_rows > 16 and tile_rows > min(room, rows):
+        tile_rows //= 2
+    in_buffer = -(-rows // tile_rows) * tile_rows
+    block_rows = max(tile_rows, min(room // tile_rows * tile_rows, in_buffer))
+    return Blocks(rows=block_rows, tile_rows=tile_rows, tile_columns=wish.tile_columns)
+
+
+def _padded(columns: int) -> int:
+    return -(-columns // _LANES) * _LANES
