@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -51,3 +51,12 @@ def shared_dump() -> Callable[[str], HloFile]:
 def dump_file() -> Callable[[str], Path]:
     """The file of a real module by its short name."""
     return dump_path
+
+
+@pytest.fixture(autouse=True, scope="session")
+def store_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store of their own for every session, so that each step is compiled once in it, and never before."""
+    folder = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HLOSCOPE_CACHE", str(folder))
+        yield folder

@@ -48,14 +48,6 @@ TRAIN = """
 WriteStep = Callable[..., str]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def store_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HLOSCOPE_CACHE", str(folder))
-        yield folder
-
-
 @pytest.fixture
 def write_step(tmp_path: Path) -> WriteStep:
     """Writes a step file, its body after the usual imports, and gives its path."""
