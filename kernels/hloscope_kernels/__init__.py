@@ -1,4 +1,4 @@
-"""Kernels for the ragged buffers of a mixture-of-experts step: what `apply-rules` puts into a step.
+"""Kernels for the ragged buffers of a mixture-of-experts step.
 
 A training job can depend on this package alone: it needs only jax. Each operation is one folder, with
 its plain reference, its kernels and its block sizes; off a TPU, or where a kernel cannot run, the
