@@ -30,10 +30,21 @@ _PLACING = frozenset(
 )  # fmt: skip
 _JOINING = frozenset({"maximum", "add", "or"})
 
+# What reads and writes no buffer, or is counted where its other end is.
+_NO_WORK = frozenset(
+    {
+        "parameter", "constant", "broadcast", "iota", "bitcast", "reshape", "tuple", "get-tuple-element",
+        "optimization-barrier", "copy-start", "copy-done", "custom-call", "ragged-dot", "async-start",
+        "async-update", "async-done",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullBufferWork:
-    """An instruction that streams a whole ragged buffer. `role` is "fusion", "concatenation" or "copy".
+    """An instruction that streams a whole ragged buffer.
+
+    `role` is "fusion", "concatenation", "copy", or for what the compiler left unfused "slice" or "operation".
 
     `row_bytes` are the HBM bytes over rows that one execution reads and writes: what shrinks with the
     share of valid rows.
@@ -127,7 +138,7 @@ def _buffer(
 
 def _full_buffer_work(value: Instruction, rows: int) -> FullBufferWork | None:
     """The value as work over the whole buffer, or None where it is something else or stays in VMEM."""
-    if value.opcode not in ("fusion", "copy") or not is_row_wise(value, rows):
+    if value.opcode in _NO_WORK or not is_row_wise(value, rows):
         return None
     arrays = {o.id: o.shape for o in value.operands}
     leaves = [leaf for s in [value.shape, *arrays.values()] for _, leaf in s.leaves()]
@@ -145,8 +156,10 @@ def _full_buffer_work(value: Instruction, rows: int) -> FullBufferWork | None:
 
 
 def _role(value: Instruction) -> str:
-    if value.opcode == "copy":
-        return "copy"
+    if value.opcode != "fusion":
+        return {"copy": "copy", "slice": "slice", "concatenate": "concatenation"}.get(
+            value.opcode, "operation"
+        )
     opcodes = _opcodes(value)
     computing = [o for o in opcodes if o not in _PLACING]
     joins = sum(o in _JOINING for o in computing)

@@ -62,11 +62,14 @@ def _row_dimensions(
     if opcode in _MIXING:
         raise MixesRows
     if opcode == "broadcast":
-        return (instruction.dimensions[known.pop()],)
+        return (_entry(instruction.dimensions, known.pop()),)
     if opcode in ("bitcast", "reshape"):
         return (_still_there(instruction.shape, rows),)
     if opcode == "transpose":
-        return (instruction.dimensions.index(known.pop()),)
+        dimension = known.pop()
+        if dimension not in instruction.dimensions:
+            raise MixesRows
+        return (instruction.dimensions.index(dimension),)
     if opcode == "reduce":
         return _through_reduce(instruction, known.pop())
     if opcode == "dynamic-update-slice":
@@ -87,14 +90,21 @@ def _through_fusion(
     found: dict[int, tuple[_RowDimension, ...]] = {}
     for inner in body.instructions:
         if inner.opcode == "parameter":
-            found[inner.id] = (operands[inner.proto.parameter_number],)
+            found[inner.id] = (_entry(operands, inner.proto.parameter_number),)
             continue
         if inner.opcode == "get-tuple-element":
-            found[inner.id] = (found[inner.operands[0].id][inner.proto.tuple_index],)
+            found[inner.id] = (_entry(found[inner.operands[0].id], inner.proto.tuple_index),)
             continue
         inputs = [found[o.id][0] for o in inner.operands]
         found[inner.id] = _row_dimensions(inner, inputs, rows)
     return found[body.proto.root_id]
+
+
+def _entry(entries: Sequence[_RowDimension], index: int) -> _RowDimension:
+    """The entry, where a damaged module has it."""
+    if not 0 <= index < len(entries):
+        raise MixesRows
+    return entries[index]
 
 
 def _still_there(shape: Shape, rows: int) -> int:

@@ -30,6 +30,10 @@ _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 
 
+# Set in workers: a file that captures itself would start one after the other without end.
+_IN_WORKER = "HLOSCOPE_IN_WORKER"
+
+
 def capture_step(
     target: str,
     *,
@@ -46,6 +50,10 @@ def capture_step(
     Raises `UserError` if the file, the step or the topology is wrong, `CompileError` if the compiler fails,
     dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
     """
+    if _IN_WORKER in os.environ:
+        raise UserError(
+            "a step file cannot be analyzed from within itself: put that under `if __name__ == '__main__'`"
+        )
     file, name = split_target(target)
     store = Store.default()
     staging = store.staging()
@@ -90,6 +98,9 @@ def worker_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
         "TPU_STDERR_LOG_LEVEL": "1",
         "TPU_LOG_DIR": "disabled",
         "TF_CPP_MIN_LOG_LEVEL": "1",
+        # jax's cache does not serve compiles for a topology, and would be filled with them.
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+        _IN_WORKER: "1",
         # A dump of the user's own could hide the step's module from ours.
         "XLA_FLAGS": " ".join(flag for flag in flags if not flag.startswith("--xla_dump_")),
         "PYTHONPATH": os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root))),

@@ -28,12 +28,20 @@ _NOISE = tuple(
             r"Number of (?:unique slow barriers|times slow barrier appeared)",
             r"An NVIDIA GPU may be present on this machine",
             r"A Google TPU may be present on this machine",
+            r"=== Source Location Trace: ===",
+            r"learning/\S+/libtpu_init_utils\.cc:\d+",
         ),
     )
 )
 # Crash handlers print whole stacks, and the code generator speaks of its own loops and fusions, line by line.
 _CRASH_FILES = {"thread.cc", "coredump_hook.cc", "client.cc", "process_state.cc"}
-_CODEGEN_FILES = {"llo_loop.cc", "lowering_emitter.cc", "lowering_util.cc", "slow_operation_alarm.cc"}
+_CODEGEN_FILES = {
+    "llo_loop.cc",
+    "lowering_emitter.cc",
+    "lowering_util.cc",
+    "slow_operation_alarm.cc",
+    "vectorizing_emitter.cc",
+}
 _NOISY_FILES = frozenset(_CRASH_FILES | _CODEGEN_FILES)
 
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}

@@ -15,7 +15,7 @@ from hloscope.errors import UserError
 if TYPE_CHECKING:
     from hloscope.capture.topology import Topology
 
-DEFAULT_TOPOLOGY = "tpu7x:4x4x4"
+_EXAMPLE = "tpu7x:4x4x4"
 _MARK = "__hloscope_step__"
 
 OptionValue = bool | int | float | str
@@ -27,15 +27,15 @@ class StepSpec:
     """What `@step` leaves on a builder: the name to ask for it by, and the topology to compile for."""
 
     name: str
-    topology: str
+    topology: str | None
 
 
 @overload
 def step(topology: Builder, /) -> Builder: ...
 @overload
-def step(topology: str = ..., *, name: str | None = None) -> Callable[[Builder], Builder]: ...
+def step(topology: str | None = ..., *, name: str | None = None) -> Callable[[Builder], Builder]: ...
 def step(
-    topology: Callable[[Topology], Step] | str = DEFAULT_TOPOLOGY, *, name: str | None = None
+    topology: Callable[[Topology], Step] | str | None = None, *, name: str | None = None
 ) -> Callable[..., Any]:
     """Mark a function that takes a `Topology` and returns a `Step`; it stays callable as it was.
 
@@ -43,9 +43,9 @@ def step(
     the colon in `file.py:name`, the function's own name by default.
     """
     if callable(topology):
-        return _mark(topology, DEFAULT_TOPOLOGY, None)
-    if not isinstance(topology, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UserError(f"@step takes a topology name such as {DEFAULT_TOPOLOGY!r}, got {topology!r}")
+        return _mark(topology, None, None)
+    if not isinstance(topology, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UserError(f"@step takes a topology name such as {_EXAMPLE!r}, got {topology!r}")
 
     def mark(builder: Builder) -> Builder:
         return _mark(builder, topology, name)
@@ -53,7 +53,7 @@ def step(
     return mark
 
 
-def _mark(builder: Builder, topology: str, name: str | None) -> Builder:
+def _mark(builder: Builder, topology: str | None, name: str | None) -> Builder:
     own_name = getattr(builder, "__name__", type(builder).__name__)
     setattr(builder, _MARK, StepSpec(name=name or own_name, topology=topology))
     return builder

@@ -97,7 +97,12 @@ def capture(request: Request, channel: Channel) -> Artifact:
     module = userfile.load(path)
     spec, builder = userfile.find(module, path, request.name)
     channel.enter("build", detail=spec.name)
-    topology = target_topology(request.topology or spec.topology)
+    named = request.topology or spec.topology
+    if named is None:
+        raise UserError(
+            f"{spec.name} names no topology to compile for: write @hs.step(topology=...) or give --topology"
+        )
+    topology = target_topology(named)
     step = userfile.build(spec, builder, topology)
     shardings = lowering.given_shardings(step)
     if not step.is_jitted:

@@ -84,7 +84,18 @@ def _run(request: Request) -> int:
         _write(report, request, output)
     if failure is not None:
         raise failure
-    return _FOUND if fail_on.reached(report.findings) or any(b.exceeded for b in report.budgets) else 0
+    return _verdict(report, fail_on)
+
+
+def _verdict(report: Report, fail_on: FailOn) -> int:
+    """The exit code, and on standard error why it is not 0."""
+    failing = list(dict.fromkeys(f.code for f in report.findings if fail_on.fails(f)))
+    exceeded = [b.name for b in report.budgets if b.exceeded]
+    if failing:
+        print(f"failed: {', '.join(failing)} reached --fail-on", file=sys.stderr)
+    if exceeded:
+        print(f"failed: over the budget for {', '.join(exceeded)}", file=sys.stderr)
+    return _FOUND if failing or exceeded else 0
 
 
 def _open(request: Request) -> tuple[Opened, CompileError | None]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hloscope.errors import UserError
 from hloscope.report.model import BUDGET_NAMES
-from hloscope.report.units import parse_size
 from hloscope.rule import Finding, Severity
+from hloscope.units import parse_size
 
 _CODE = re.compile(r"HS[0-9]{1,3}", re.IGNORECASE | re.ASCII)
 
@@ -29,13 +29,12 @@ class FailOn:
         severities = [levels[w.lower()] for w in split if w.lower() in levels]
         codes = parse_codes([w for w in split if w.lower() not in levels])
         _check_rules(codes)
+        if words and not split:
+            raise UserError("--fail-on is empty: write info, warning, error or a rule code such as HS201")
         return cls(severity=min(severities, key=lambda s: s.rank, default=None), codes=codes)
 
-    def reached(self, findings: Iterable[Finding]) -> bool:
-        """Whether one of the findings fails the run."""
-        return any(self._fails(f) for f in findings)
-
-    def _fails(self, finding: Finding) -> bool:
+    def fails(self, finding: Finding) -> bool:
+        """Whether the finding fails the run."""
         severe = self.severity is not None and finding.severity.rank >= self.severity.rank
         return severe or finding.code.startswith(self.codes)
 

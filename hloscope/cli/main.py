@@ -32,7 +32,7 @@ from hloscope.cli.options import (
     TopologyName,
     ValidFraction,
 )
-from hloscope.errors import CompileError, HloscopeError
+from hloscope.errors import CompileError, HloscopeError, UserError
 
 # What typer raises for a wrong command line has had several names; BadParameter is one in all of them.
 _UsageError = cast("type[Exception]", typer.BadParameter.__bases__[0])
@@ -68,6 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has seen enough (`| head`). Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # No room, no right, a name too long: the system's own line is the clear one.
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(UserError(f"{where}{error.strerror or error}"))
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -96,6 +100,9 @@ def _fail(error: HloscopeError, log_tail: str = "") -> int:
     for text in log_tail.splitlines():
         _say(f"  | {printable(text)}")
     _say(f"error: {printable(str(error))}")
+    # Of a text that does not parse: the line, and a mark below the place.
+    for text in str(getattr(error, "excerpt", "")).splitlines():
+        _say(f"  {printable(text)}")
     return error.exit_code
 
 

@@ -11,7 +11,7 @@ from hloscope.cli.output import write_text
 from hloscope.report.devices import Chip, chips
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import words
-from hloscope.report.units import size
+from hloscope.units import size
 
 
 def topologies() -> None:
@@ -37,4 +37,4 @@ def _page(width: int) -> Group:
 
 def _row(chip: Chip) -> list[str]:
     example = topology_names.suggest(chip.name) or ""
-    return [chip.name, example, str(chip.devices_per_chip), size(chip.device_hbm_bytes)]
+    return [chip.name, example, str(chip.devices_per_chip), size(chip.usable_bytes)]

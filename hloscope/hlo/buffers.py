@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 ALLOC, FREE, SHARE_WITH = 0, 1, 2
 
+# More than any device has: a larger allocation is damage, and sums of such would overflow.
+_LARGEST = 2**50
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
@@ -89,7 +92,7 @@ def read_buffers(proto: protos.BufferAssignment) -> Buffers:
 
 
 def _allocation(proto: protos.BufferAllocation) -> Allocation:
-    _require(proto.size >= 0, f"allocation {proto.index} has a negative size")
+    _require(0 <= proto.size < _LARGEST, f"allocation {proto.index} has a size that no device has")
     parameter = (proto.parameter_number, tuple(proto.parameter_shape_index))
     is_argument = proto.is_entry_computation_parameter
     return Allocation(

@@ -35,6 +35,14 @@ class _Tuple:
 _Value = _Linear | _Tuple | None
 
 
+class _Env:
+    """The values of a computation's parameters, and what was derived from them: each instruction once."""
+
+    def __init__(self, values: list[_Value]) -> None:
+        self.values = values
+        self.known: dict[int, _Value] = {}
+
+
 def trip_count(loop: Instruction) -> int | None:
     """How often the body of a `while` runs, or None where it cannot be derived."""
     known = loop.backend_config.get("known_trip_count")
@@ -89,9 +97,11 @@ def _mirrored(direction: str) -> str:
 def _compare_of(condition: Computation) -> tuple[_Linear, _Linear, str] | None:
     """The condition as (left, right, direction), followed into a fusion or call that wraps the compare."""
     root = condition.root
-    env: list[_Value] = [_Tuple()]
+    env = _Env([_Tuple()])
     for _ in range(_DEEPEST):
         if root.opcode == "compare":
+            if len(root.operands) != 2:
+                return None
             left, right = (_value(o, env, 0) for o in root.operands)
             if isinstance(left, _Linear) and isinstance(right, _Linear):
                 return left, right, root.proto.comparison_direction
@@ -99,7 +109,7 @@ def _compare_of(condition: Computation) -> tuple[_Linear, _Linear, str] | None:
         if root.opcode in _TRANSPARENT and root.operands:
             root = root.operands[0]
         elif root.opcode in ("fusion", "call") and root.called_computations:
-            env = [_value(o, env, 0) for o in root.operands]
+            env = _Env([_value(o, env, 0) for o in root.operands])
             root = root.called_computations[0].root
         else:
             return None
@@ -117,7 +127,7 @@ def _body_element(body: Computation, element: int) -> _Value:
         root = root.operands[0]
     if root.opcode != "tuple" or element >= len(root.operands):
         return None
-    return _value(root.operands[element], [_Tuple()], 0)
+    return _value(root.operands[element], _Env([_Tuple()]), 0)
 
 
 def _invariant(loop: Instruction, body: Computation, bound: _Linear) -> int | None:
@@ -136,26 +146,32 @@ def _initial(loop: Instruction, element: int) -> int | None:
         state = state.operands[0]
     if state.opcode != "tuple" or element >= len(state.operands):
         return None
-    value = _value(state.operands[element], [], 0)
+    value = _value(state.operands[element], _Env([]), 0)
     return value.offset if isinstance(value, _Linear) and value.element is None else None
 
 
-def _value(instruction: Instruction, env: list[_Value], depth: int) -> _Value:
+def _value(instruction: Instruction, env: _Env, depth: int) -> _Value:
     """The instruction as a linear function of one loop state element; None where it is anything else."""
     if depth > _DEEPEST:
         return None
+    if instruction.id not in env.known:
+        env.known[instruction.id] = _derive(instruction, env, depth)
+    return env.known[instruction.id]
+
+
+def _derive(instruction: Instruction, env: _Env, depth: int) -> _Value:
     opcode = instruction.opcode
     if opcode == "constant":
         return _constant(instruction)
     if opcode == "parameter":
         number = instruction.proto.parameter_number
-        return env[number] if 0 <= number < len(env) else None
+        return env.values[number] if 0 <= number < len(env.values) else None
     if opcode in _TRANSPARENT and instruction.operands:
         return _value(instruction.operands[0], env, depth + 1)
     if opcode == "get-tuple-element":
         return _element(instruction, env, depth)
     if opcode in ("fusion", "call") and instruction.called_computations:
-        inner = [_value(o, env, depth + 1) for o in instruction.operands]
+        inner = _Env([_value(o, env, depth + 1) for o in instruction.operands])
         return _value(instruction.called_computations[0].root, inner, depth + 1)
     if opcode in ("add", "subtract") and len(instruction.operands) == 2:
         left, right = (_value(o, env, depth + 1) for o in instruction.operands)
@@ -163,13 +179,13 @@ def _value(instruction: Instruction, env: list[_Value], depth: int) -> _Value:
     return None
 
 
-def _element(instruction: Instruction, env: list[_Value], depth: int) -> _Value:
+def _element(instruction: Instruction, env: _Env, depth: int) -> _Value:
     source, index = instruction.operands[0], instruction.proto.tuple_index
     if source.opcode == "tuple":
         return _value(source.operands[index], env, depth + 1) if index < len(source.operands) else None
     if source.opcode in ("fusion", "call") and source.called_computations:
         root = source.called_computations[0].root
-        inner = [_value(o, env, depth + 1) for o in source.operands]
+        inner = _Env([_value(o, env, depth + 1) for o in source.operands])
         if root.opcode == "tuple" and index < len(root.operands):
             return _value(root.operands[index], inner, depth + 1)
         return None

@@ -1,7 +1,8 @@
-"""Reading a module from a file: HloProto or HloModuleProto, gzip or not."""
+"""Reading a module from a file: HloProto, HloModuleProto or HLO text, gzip or not."""
 
 from __future__ import annotations
 
+import stat
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,12 @@ from google.protobuf.message import DecodeError
 from hloscope.errors import UserError
 from hloscope.hlo import protos
 from hloscope.hlo.module import Module
+from hloscope.hlo.text_sniff import is_text
 
-# protobuf itself refuses messages of 2 GiB; a file that unpacks to more is no module.
-_LARGEST = 2**31 - 1
+# protobuf itself refuses messages of 2 GiB; the largest real modules have some tens of MiB.
+_LARGEST = 2**30
+# Comments may come before the module in text, e.g. a licence.
+_SNIFFED = 2**16
 
 _Message = TypeVar("_Message", protos.HloProto, protos.HloModuleProto)
 
@@ -29,7 +33,10 @@ class HloFile:
 
 
 def read_hlo(path: str | Path) -> HloFile:
-    """Read a `*.hlo.pb` or a serialized HloModuleProto, gzip or not. Raises UserError with a clear line."""
+    """Read a `*.hlo.pb`, a serialized HloModuleProto or HLO text, gzip or not.
+
+    Raises UserError with a clear line; for text, with the line and column of what is wrong.
+    """
     path = Path(path)
     data = _read_bytes(path)
     if not data:
@@ -40,6 +47,11 @@ def read_hlo(path: str | Path) -> HloFile:
 
 def _read_bytes(path: Path) -> bytes:
     try:
+        kind = path.stat()
+        if not stat.S_ISREG(kind.st_mode) and not stat.S_ISDIR(kind.st_mode):
+            raise UserError(f"{path} is no regular file: save what it gives to one first")
+        if kind.st_size > 2 * _LARGEST:
+            raise UserError(f"{path} has more than 2 GiB: this is no HLO module")
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
@@ -52,15 +64,16 @@ def _gunzip(path: Path, data: bytes) -> bytes:
     unpack = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         # Both messages begin with their field 1. Ask first: what is none may unpack to gigabytes.
-        if not zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, 1).startswith(b"\n"):
+        start = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(data, _SNIFFED)
+        if not start.startswith(b"\n") and not is_text(start):
             raise UserError(
-                f"{path} is no HLO module: what it unpacks to is neither an HloProto nor an HloModuleProto"
+                f"{path} is no HLO module: what it unpacks to is neither an HloProto, an HloModuleProto nor HLO text"
             )
         out = unpack.decompress(data, _LARGEST)
     except zlib.error as error:
         raise UserError(f"{path} is a damaged gzip file: {error}") from error
     if unpack.unconsumed_tail:
-        raise UserError(f"{path} unpacks to more than 2 GiB: this is no HLO module")
+        raise UserError(f"{path} unpacks to more than 1 GiB: this is no HLO module")
     if not unpack.eof:
         raise UserError(f"{path} ends too early: the gzip file is truncated")
     return out
@@ -68,13 +81,17 @@ def _gunzip(path: Path, data: bytes) -> bytes:
 
 def _parse(path: Path, data: bytes) -> tuple[protos.HloModuleProto, protos.BufferAssignment | None]:
     """An HloProto has its module in field 1; the same field of an HloModuleProto is its name."""
+    if is_text(data):
+        from hloscope.hlo.text import parse_text
+
+        return parse_text(data, str(path)), None
     whole = _try(protos.HloProto, data)
     if whole is not None and whole.hlo_module.computations:
         return whole.hlo_module, whole.buffer_assignment if whole.HasField("buffer_assignment") else None
     module = _try(protos.HloModuleProto, data)
     if module is not None and module.computations:
         return module, None
-    raise UserError(f"{path} is no HLO module: it is neither an HloProto nor an HloModuleProto")
+    raise UserError(f"{path} is no HLO module: it is neither an HloProto, an HloModuleProto nor HLO text")
 
 
 def _try(kind: type[_Message], data: bytes) -> _Message | None:

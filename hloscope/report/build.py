@@ -105,7 +105,7 @@ def _analyses(opened: Opened, topology: str | None, valid_fraction: float | None
         stats=artifact.memory_stats if artifact else None,
         mesh=artifact.mesh_axes if artifact else None,
         mesh_device_ids=artifact.mesh_device_ids if artifact else None,
-        hbm_limit_bytes=limit or (known.device_hbm_bytes if known else None),
+        hbm_limit_bytes=limit or (known.usable_bytes if known else None),
         parameter_names=artifact.parameter_names if artifact else (),
         valid_fraction=told if valid_fraction is None else valid_fraction,
         valid_fraction_source="option"

@@ -10,16 +10,12 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """Published figures of a chip; a device is what jax calls one."""
+    """Figures of a chip; a device is what jax calls one. `devices.toml` has their sources."""
 
     name: str
     hbm_bytes: int  # of the chip
     devices_per_chip: int
-
-    @property
-    def device_hbm_bytes(self) -> int:
-        """HBM of one device, in bytes."""
-        return self.hbm_bytes // self.devices_per_chip
+    usable_bytes: int  # what the compiler lets a program have on one device
 
 
 @cache

@@ -18,7 +18,8 @@ _PROTO = re.compile(r"(?P<stem>.+?)(?:\.hlo)?\.pb(?:\.gz)?")
 _OPTIMIZED = re.compile(r"(?:.*[._])?after_optimizations(?:\.hlo)?\.pb(?:\.gz)?")
 # Before the passes that decide memory and fusion, or not a module at all.
 _OTHER = re.compile(r"before_optimizations|memory-usage-report|buffer-assignment|\.config\.|debug_options")
-_TEXT = re.compile(r".*after_optimizations\.(?:hlo|txt)(?:\.gz)?")
+# Taken where a folder has no proto: it holds the same module, without the buffer assignment.
+_TEXT = re.compile(r"(?P<stem>(?:.*[._])?after_optimizations)\.(?:hlo|txt)(?:\.gz)?")
 # A step stands among the small modules that a program compiles on its way: this much larger, it is meant.
 _DOMINATES = 4
 _MOST_LISTED = 20
@@ -56,24 +57,34 @@ def choose(folder: Path, module: str | None) -> tuple[Path, str | None]:
 
 
 def dumped_modules(folder: Path) -> list[Dumped]:
-    """Every optimized module of a folder, or of its subfolders if it has none itself, largest first."""
-    protos = _protos(folder.iterdir()) or _protos(
-        f for sub in folder.iterdir() if sub.is_dir() for f in sub.iterdir()
-    )
+    """Every optimized module of a folder, or of its subfolders if it has none itself, largest first.
+
+    Text is taken only where there is no proto.
+    """
+    protos = _protos(folder.iterdir()) or _protos(_below(folder))
     optimized = [p for p in protos if _OPTIMIZED.fullmatch(p.name)]
-    found = [_dumped(p, folder) for p in optimized or protos]
+    files = optimized or protos or _texts(folder.iterdir()) or _texts(_below(folder))
+    found = [_dumped(f, folder) for f in files]
     labels = Counter(d.label for d in found)
     told = (d if labels[d.label] == 1 else replace(d, label=str(d.path.relative_to(folder))) for d in found)
     return sorted(told, key=lambda d: (-d.bytes, d.label))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    return (f for sub in folder.iterdir() if sub.is_dir() for f in sub.iterdir())
 
 
 def _protos(files: Iterator[Path]) -> list[Path]:
     return sorted(f for f in files if _PROTO.fullmatch(f.name) and not _OTHER.search(f.name) and f.is_file())
 
 
+def _texts(files: Iterator[Path]) -> list[Path]:
+    return sorted(f for f in files if _TEXT.fullmatch(f.name) and f.is_file())
+
+
 def _dumped(path: Path, folder: Path) -> Dumped:
-    proto = _PROTO.fullmatch(path.name)
-    stem = proto["stem"] if proto else path.name
+    name = _PROTO.fullmatch(path.name) or _TEXT.fullmatch(path.name)
+    stem = name["stem"] if name else path.name
     named = _DUMPED.fullmatch(stem)
     label = f"{named['number']}.{named['module']}" if named else stem
     above = path.parent.relative_to(folder)
@@ -112,12 +123,7 @@ def _listed(found: Sequence[Dumped]) -> str:
 
 
 def _nothing(folder: Path) -> str:
-    if any(_TEXT.fullmatch(f.name) for f in folder.iterdir()):
-        return (
-            f"{folder} has optimized HLO as text only, which is not read yet: "
-            "dump again with --xla_dump_hlo_as_proto for the .hlo.pb"
-        )
     return (
-        f"{folder} has no optimized module (*after_optimizations.hlo.pb): "
+        f"{folder} has no optimized module (*after_optimizations.hlo.pb or .txt): "
         "dump one with XLA_FLAGS='--xla_dump_to=DIR --xla_dump_hlo_as_proto'"
     )

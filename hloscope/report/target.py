@@ -1,4 +1,4 @@
-"""What a target is: a step to compile, an artifact, a dump folder or a file that holds HLO."""
+"""What a target is: a step to compile, an artifact, a dump folder or a file that holds HLO, text included."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def open_hlo(target: str, *, module: str | None = None) -> Opened:
         return _open_folder(path, target, module)
     if not there:
         raise UserError(f"there is no file or folder {target}")
-    _refuse_text(path)
+    _refuse_other(path)
     return Opened(source=target, file=_checked(read_hlo(path), module))
 
 
@@ -74,14 +74,15 @@ def _checked(file: HloFile, module: str | None) -> HloFile:
     return file
 
 
-def _refuse_text(path: Path) -> None:
-    """HLO text is not read yet; say so rather than call it damaged."""
+def _refuse_other(path: Path) -> None:
+    """What is no HLO but often lies beside it: say what it is rather than call it damaged."""
     start = _start(path).lstrip()
     if path.suffix == ".ipynb" or start.startswith(b'{\n "cells"'):
         raise UserError(f"{path} is a notebook: put the step into a .py file, with @hloscope.step on it")
-    if start.startswith((b"HloModule ", b"module @")):
+    if start.startswith(b"module @"):
         raise UserError(
-            f"{path} is HLO text, which is not read yet: give the .hlo.pb that lies beside it in a dump"
+            f"{path} is StableHLO, what the step was before it was compiled: give the .hlo.pb or the HLO text "
+            "of after_optimizations from a dump"
         )
 
 

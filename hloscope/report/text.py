@@ -16,7 +16,8 @@ from hloscope.report.terminal import cut, indented, joined, words
 from hloscope.report.text_findings import findings
 from hloscope.report.text_memory import memory
 from hloscope.report.text_ragged import ragged_buffers
-from hloscope.report.units import UNKNOWN, count, plural, size, where
+from hloscope.rule import Finding
+from hloscope.units import UNKNOWN, count, plural, size, where
 
 _SHOWN_FAMILIES = 10
 _SHOWN_COLLECTIVES = 8
@@ -26,7 +27,7 @@ _SHOWN_WARNINGS = 4
 def render(report: Report, *, width: int, everything: bool = False) -> Group:
     """The report, to be drawn `width` columns wide, 80 at least; `everything` cuts no table short."""
     sections = (
-        header(report.target, width),
+        (*header(report.target, width), *_verdict(report.findings)),
         memory(report.memory, width, everything),
         _budgets(report.budgets),
         _census(report.census, width, everything),
@@ -59,6 +60,18 @@ def header(target: Target, width: int) -> Iterator[RenderableType]:
         yield words((f"the compile failed: {_said(target.error)}", "bold red"))
         yield words(("this is what the compiler left behind", "dim"))
     yield from _warnings(target.warnings)
+
+
+def _verdict(found: Sequence[Finding]) -> Iterator[RenderableType]:
+    """What the findings at the end come to, for who reads only the top."""
+    if not found:
+        return
+    codes = " and ".join(dict.fromkeys(f.code for f in found))
+    wasted = [f.saved_bytes for f in found if f.saved_bytes is not None]
+    price = f": {size(sum(wasted))} wasted a step" if wasted else ""
+    yield words(
+        (f"{codes} found {plural(sum(f.places for f in found), 'site')}{price}; details at the end", "yellow")
+    )
 
 
 def _warnings(warnings: Sequence[str]) -> Iterator[RenderableType]:
@@ -110,7 +123,7 @@ def _census(census: Census, width: int, everything: bool) -> Iterator[Renderable
     shown = families if everything else families[:_SHOWN_FAMILIES]
     columns = (
         Column(title="family", shrinks=True, most=40),
-        Column(title="place"),
+        Column(title="phase"),
         Column(title="shape", shrinks=True),
         Column(title="count", right=True),
         Column(title="runs", right=True),
@@ -121,9 +134,8 @@ def _census(census: Census, width: int, everything: bool) -> Iterator[Renderable
     yield table(columns, [_family_row(f) for f in shown], width)
     rest = len(families) - len(shown)
     more = f"; {plural(rest, 'more family')} with --all" if rest else ""
-    fusions = (
-        f"{plural(census.fusion_count, 'fusion')} in all, {count(census.top_level_fusion_count)} on their own"
-    )
+    alone = count(census.top_level_fusion_count)
+    fusions = f"{plural(census.fusion_count, 'fusion')} in all, {alone} not inside another"
     yield indented(words((f"{fusions}{more}", "dim")))
 
 
@@ -142,14 +154,15 @@ def _family_row(family: Family) -> list[str]:
 
 
 def _collectives(collectives: Sequence[Collective], width: int, everything: bool) -> Iterator[RenderableType]:
-    yield words(("Collectives", "bold"), ("  payload of all runs in one step on one device", "dim"))
+    payload = "payload: the larger of operand and result, of all runs in one step on one device"
+    yield words(("Collectives", "bold"), (f"  {payload}", "dim"))
     if not collectives:
         yield indented(words("none"))
         return
     shown = collectives if everything else collectives[:_SHOWN_COLLECTIVES]
     columns = (
         Column(title="kind"),
-        Column(title="place"),
+        Column(title="phase"),
         Column(title="shape", shrinks=True),
         Column(title="dim", right=True, optional=1),
         Column(title="over", shrinks=True, most=30),

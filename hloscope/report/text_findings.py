@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from hloscope.report.terminal import beside, cut, indented, joined, words
-from hloscope.report.units import plural, size, where
 from hloscope.rule import Finding, Severity
+from hloscope.units import plural, size, where
 
 _SHOWN_FINDINGS = 10
 _SHOWN_DETAILS = 4
@@ -22,11 +22,11 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO
 def findings(found: Sequence[Finding], everything: bool) -> Iterator[RenderableType]:
     """Every finding as a title, its figures and details; what those of one code share, and advice, once."""
     if not found:
-        yield words(("Findings", "bold"), "  none: no rule has anything to say")
+        yield words(("Findings", "bold"), "  none: the rules found nothing that they know to be waste")
         return
     codes = dict.fromkeys(f.code for f in found)
     places = sum(f.places for f in found)
-    yield words(("Findings", "bold"), (f"  {plural(len(codes), 'code')}, {plural(places, 'place')}", "dim"))
+    yield words(("Findings", "bold"), (f"  {plural(len(codes), 'code')}, {plural(places, 'site')}", "dim"))
     shown = found if everything else found[:_SHOWN_FINDINGS]
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(justify="right", no_wrap=True)
@@ -62,7 +62,7 @@ def _add_details(grid: Table, details: Sequence[str], everything: bool) -> None:
 
 def _figures(finding: Finding) -> RenderableType:
     """Severity, extent and waste, and beside or below them the source."""
-    figures = joined((finding.severity.value, plural(finding.places, "place"), _waste(finding)))
+    figures = joined((finding.severity.value, plural(finding.places, "site"), _waste(finding)))
     return beside(words((figures, "bold")), words((cut(where(finding.source), 60), "dim")))
 
 

@@ -14,7 +14,7 @@ from hloscope.hlo import Instruction
 from hloscope.report.figures import bar, curve
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import beside, cut, indented, joined, words
-from hloscope.report.units import UNKNOWN, count, percent, plural, size, where
+from hloscope.units import UNKNOWN, count, percent, plural, size, where
 
 _SHOWN_FAMILIES = 8
 _TITLE = 100
@@ -27,7 +27,7 @@ _LEGEND = (
     ("peak", "the most that is alive at once, arguments included"),
     ("alias", "results in place of donated arguments"),
 )
-_TEMP = "the figure people quote; with loops above what is allocated (total)"
+_TEMP = "the figure that people quote; in programs with loops it exceeds the arena"
 _VMEM = "where nearly everything fits into VMEM, the compiler counts its peak there"
 
 
@@ -47,7 +47,7 @@ def memory(figures: Memory, width: int, everything: bool) -> Iterator[Renderable
 
 def _title(figures: Memory, width: int) -> RenderableType:
     limit = figures.hbm_limit_bytes
-    right = "HBM of the device unknown" if limit is None else f"of {size(limit)} HBM"
+    right = "HBM unknown: --topology names the chip" if limit is None else f"of {size(limit)} usable HBM"
     title = Table.grid(expand=True)
     title.add_column()
     title.add_column(justify="right")
@@ -186,7 +186,7 @@ def _alive(figures: Memory, width: int, everything: bool) -> Iterator[Renderable
         Column(title="bytes", right=True, style="bold"),
         Column(title="n", right=True),
         *([Column(title="padding", right=True)] if any(map(_padding, shown)) else []),
-        Column(title="place", shrinks=True, optional=2),
+        Column(title="phase", shrinks=True, optional=2),
         Column(title="made by", shrinks=True, optional=1, cut_front=True, style="dim"),
     )
     yield words()

@@ -11,7 +11,7 @@ from hloscope.analysis.ragged import ValidRows, kernel_names
 from hloscope.report.model import Ragged
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, joined, words
-from hloscope.report.units import UNKNOWN, count, plural, share
+from hloscope.units import UNKNOWN, count, plural, share
 
 _COLUMNS = (
     Column(title="rows", right=True),

@@ -17,7 +17,7 @@ def full_buffer_fusion(analyses: Analyses) -> Iterable[Finding]:
     Starts from every grouped matmul of the module (XLA's ragged-dot, or a Pallas gmm or tgmm, told by its
     operands), follows its row buffers through operations that keep rows apart, and reports each fusion on the
     way that reads or writes a buffer of all those rows in HBM: the activation and its recomputation, its
-    backward, the weighting of rows, the sums of two gradients, the masks.
+    backward, the weighting of rows, the masks. What stands outside of fusions is HS102 and HS103.
 
     ## Why is this bad
     The buffer has room for the worst routing. Grouped matmuls visit only the rows that hold tokens, the first

@@ -11,6 +11,7 @@ from hloscope.analysis.layout import LayoutChange, layout_changes, major_dimensi
 from hloscope.analysis.place import phase_of, provenance
 from hloscope.hlo import Instruction, async_operation
 from hloscope.rule import Finding, Severity, rule
+from hloscope.units import size
 from hloscope_rules._ragged import total
 
 
@@ -121,8 +122,8 @@ def _finding(analyses: Analyses, collective: Collective, sites: list[_Site]) -> 
         advice="shard another dimension of this parameter over the same axis, compile, and compare",
         details=(
             f"%{first.value.name} → {chain} → reduce-scatter dimension {collective.dimension}",
-            f"the layout change moves {once:,} bytes each time and holds {first.changes[0].after.padded_bytes:,};"
-            " saved are its bytes if another sharding needs none",
+            f"the layout change moves {size(once)} each time, and its result takes"
+            f" {size(first.changes[0].after.padded_bytes)}; another sharding may need none",
         ),
         facts={
             "values": [s.value.name for s in sites],

@@ -62,7 +62,7 @@ def shared_with_nothing(proto: protos.BufferAssignment) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (negative_size, "negative size"),
+        (negative_size, "size that no device has"),
         (offset_beyond, "lies outside of allocation"),
         (negative_offset, "lies outside of allocation"),
         (unknown_value, "unknown logical buffer 1000000000"),

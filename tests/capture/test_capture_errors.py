@@ -234,7 +234,7 @@ def test_the_users_own_children_go_too(write_step, tmp_path: Path) -> None:
         header="",
     )
     assert message(path).startswith("ValueError")
-    assert is_gone(int((tmp_path / "pid").read_text()))
+    wait_for(lambda: is_gone(int((tmp_path / "pid").read_text())))
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -276,3 +276,11 @@ def wait_for(condition, seconds: float = 10) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def test_a_step_without_a_topology_says_what_to_give(write_step) -> None:
+    path = write_step(
+        "@hs.step\ndef train_step(topology):\n    return None\n", header="import hloscope as hs\n"
+    )
+    text = "train_step names no topology to compile for: write @hs.step(topology=...) or give --topology"
+    assert message(path) == text

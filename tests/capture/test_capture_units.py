@@ -41,7 +41,7 @@ def test_decorator_without_parentheses() -> None:
 
     spec = step_spec(builder)
     assert spec is not None
-    assert (spec.name, spec.topology) == ("builder", "tpu7x:4x4x4")
+    assert (spec.name, spec.topology) == ("builder", None)
     assert step_spec(identity) is None
     assert step_spec(3) is None
 

@@ -156,7 +156,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(
         ("header.gz", b"\x1f\x8b", "is no HLO module"),
         ("garbage.gz", b"\x1f\x8b" + bytes(range(256)), "is a damaged gzip file"),
         ("bomb.gz", gzip.compress(bytes(1 << 24)) * 200, "is no HLO module"),
-        ("text.txt", b"HloModule jit_step\n", "is HLO text, which is not read yet"),
+        ("text.txt", b"HloModule jit_step\n", "text.txt, line 2, column 1: the module has no computations"),
+        ("step.mlir", b"module @jit_step {\n", "is StableHLO"),
     ],
 )
 def test_files_that_hold_no_module(name: str, data: bytes, message: str, run: Run, tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_a_dump_folder(run: Run, dense: Path, oom: Path, tmp_path: Path) -> None
 
 def test_hbm_of_the_chip(run: Run, oom: Path) -> None:
     out = run("analyze", oom, "--topology", "v5e:2x4")[1]
-    assert "of 16.0 GiB HBM" in out
+    assert "of 15.8 GiB usable HBM" in out
     code, _, err = run("analyze", oom, "--topology", "v5litepod")
     assert code == 0, err
     assert run("analyze", oom, "--topology", "h100:8")[0] == 2

@@ -16,7 +16,8 @@ class Found:
 
 
 def reached(words: list[str], *found: tuple[str, str]) -> bool:
-    return FailOn.parse(words).reached(Found(code, Severity(level)) for code, level in found)  # pyright: ignore
+    parsed = FailOn.parse(words)
+    return any(parsed.fails(Found(code, Severity(level))) for code, level in found)  # pyright: ignore
 
 
 def test_fail_on_a_severity_and_above() -> None:

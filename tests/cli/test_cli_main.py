@@ -132,7 +132,7 @@ def test_rules_are_listed(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 def test_topologies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topologies"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"tpu7x +tpu7x:4x4x4 +2 +96\.0 GiB", out)
+    assert re.search(r"tpu7x +tpu7x:4x4x4 +2 +94\.7 GiB", out)
     assert "cpu:8" in out
 
 

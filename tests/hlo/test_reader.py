@@ -31,7 +31,8 @@ def test_a_missing_file(tmp_path):
     ("data", "message"),
     [
         (b"", "is empty"),
-        (b"HloModule jit_step, is_scheduled=true\n", "is no HLO module"),
+        (b"HloModule jit_step, is_scheduled=true\n", "has no computations: the file is truncated"),
+        (gzip.compress(b"HloModule"), "is no HLO module"),
         (b"\x1f\x8bnot really gzip", "is a damaged gzip file"),
         (gzip.compress(b"\n" * 1000)[:-12], "is a damaged gzip file|ends too early"),
         (gzip.compress(b""), "is no HLO module|is empty"),

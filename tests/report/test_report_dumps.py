@@ -84,9 +84,21 @@ def test_subfolders_are_looked_into(tmp_path: Path) -> None:
 def test_folders_that_hold_no_module(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no optimized module"):
         choose(tmp_path, None)
-    put(tmp_path, "module_0000.jit_step.after_optimizations.txt", 10)
-    with pytest.raises(UserError, match="as text only"):
+    for other in ("before_optimizations.txt", "after_optimizations-live-range.txt", "config.pbtxt"):
+        put(tmp_path, f"module_0000.jit_step.{other}", 10)
+    with pytest.raises(UserError, match=r"no optimized module \(\*after_optimizations\.hlo\.pb or \.txt\)"):
         choose(tmp_path, None)
+
+
+def test_text_is_taken_where_there_is_no_proto(tmp_path: Path) -> None:
+    below = put(tmp_path, "a/module_0000.jit_f.sm_9.0_gpu_after_optimizations.txt", 10)
+    assert choose(tmp_path, "jit_f")[0] == below
+    text = put(tmp_path, "module_0001.jit_step.cl_7.after_optimizations.txt", 10)
+    put(tmp_path, "module_0001.jit_step.cl_7.after_optimizations-buffer-assignment.txt", 1000)
+    assert choose(tmp_path, None)[0] == text
+    assert dumped_modules(tmp_path)[0].label == "module_0001.jit_step"
+    proto = put(tmp_path, "module_0001.jit_step.cl_7.after_optimizations.hlo.pb", 1)
+    assert choose(tmp_path, None)[0] == proto
 
 
 def test_what_a_step_is() -> None:
@@ -94,12 +106,17 @@ def test_what_a_step_is() -> None:
     assert not any(map(is_step, ["train.hlo.pb", "dump", "a.py/dump", "x.py.gz", ""]))
 
 
-@pytest.mark.parametrize("text", [b"HloModule jit_step, is_scheduled=true\n", b"\n module @jit_step {"])
-def test_hlo_text_is_told_from_damage(tmp_path: Path, text: bytes) -> None:
-    for name, data in (("m.txt", text), ("m.txt.gz", gzip.compress(text * 9000))):
+def test_stablehlo_is_told_from_damage(tmp_path: Path) -> None:
+    text = b"\n module @jit_step {"
+    for name, data in (("m.mlir", text), ("m.mlir.gz", gzip.compress(text * 9000))):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(UserError, match=r"is HLO text, which is not read yet: give the \.hlo\.pb"):
+        with pytest.raises(UserError, match=r"is StableHLO, .* give the \.hlo\.pb or the HLO text"):
             open_hlo(str(tmp_path / name))
+
+
+def test_hlo_text_is_a_target(tmp_path: Path) -> None:
+    (tmp_path / "m.txt").write_text("HloModule jit_f\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n")
+    assert open_hlo(str(tmp_path / "m.txt"), module="jit_f").file.module.name == "jit_f"
 
 
 @pytest.mark.parametrize("target", ["nowhere", "x" * 5000, "a\0b", ""])

@@ -81,15 +81,15 @@ def test_all_shows_every_family(report: Callable[..., Report]) -> None:
 
 def test_a_step_that_does_not_fit(report: Callable[..., Report]) -> None:
     text = report("oom", topology="v5e:2x4").to_text()
-    assert "8.4 GiB too much" in text
-    assert "of 16.0 GiB HBM" in text
+    assert "8.7 GiB too much" in text
+    assert "of 15.8 GiB usable HBM" in text
     assert "left" not in text.split("Alive")[0]
 
 
 def test_the_unknown_is_called_unknown(report: Callable[..., Report], shared_dump: Dump) -> None:
     text = report("dense").to_text()
     assert "chip unknown" in text
-    assert "HBM of the device unknown" in text
+    assert "HBM unknown: --topology names the chip" in text
     assert re.search(r"temp +unknown", text)
     file = shared_dump("dense")
     bare = build_report(
@@ -134,22 +134,22 @@ def test_findings_say_what_where_and_what_to_do(report: Callable[..., Report]) -
     ).to_text(width=100)
     block = text[text.index("Findings") :].split("\n\n")[0].splitlines()
     assert block == [
-        "Findings  2 codes, 6 places",
+        "Findings  2 codes, 6 sites",
         "  HS201  a pattern of HS201",
-        "         error · 1 place · 1.0 GiB wasted a step  b/c.py:7",
+        "         error · 1 site · 1.0 GiB wasted a step  b/c.py:7",
         "         one",
         "         two",
         "         three",
         "         four",
         "         1 more line with --all",
         "  HS201  another pattern",
-        "         warning · 1 place · waste unknown  b/c.py:7",
+        "         warning · 1 site · waste unknown  b/c.py:7",
         "      →  do this instead",
         "  HS101  a pattern of HS101",
-        "         warning · 3 places · 4.0 GiB moved a step, waste unknown  b/c.py:7",
+        "         warning · 3 sites · 4.0 GiB moved a step, waste unknown  b/c.py:7",
         "         of one",
         "  HS101  a pattern of HS101",
-        "         warning · 1 place · 4.0 GiB moved a step, waste unknown  b/c.py:7",
+        "         warning · 1 site · 4.0 GiB moved a step, waste unknown  b/c.py:7",
         # What findings of one code share is said once.
         "         of both",
         "         waste unknown without the valid-row share: --valid-fraction",
@@ -220,7 +220,7 @@ def test_the_compilers_own_figures_stand_beside_the_derived_ones(report: Callabl
     )
     text = replace(base, memory=figures).to_text()
     assert "  temp          1.8 GiB  the compiler's temp_size_in_bytes, 2.00 × the arena\n" in text
-    assert "the figure people quote; with loops above what is allocated (total)\n" in text
+    assert "the figure that people quote; in programs with loops it exceeds the arena\n" in text
     assert "peak_bytes: the compiler says 5, its buffer assignment 7\n" in text
     assert "where nearly everything fits into VMEM, the compiler counts its peak there\n" in text
     assert "people quote" not in base.to_text()

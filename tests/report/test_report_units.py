@@ -5,7 +5,7 @@ import pytest
 from hloscope.errors import UserError
 from hloscope.hlo import SourceFrame
 from hloscope.report.devices import chips
-from hloscope.report.units import count, parse_size, percent, plural, share, size, where
+from hloscope.units import count, parse_size, percent, plural, share, size, where
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,23 @@ def test_sizes_that_are_understood(text: str, value: int) -> None:
     assert parse_size(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "92", "GiB", "-1GiB", "1e3GiB", "nan GiB", "1 GiBs", "1PB", "٣GiB"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "92",
+        "GiB",
+        "-1GiB",
+        "1e3GiB",
+        "nan GiB",
+        "1 GiBs",
+        "1_GiB",
+        "1__0GiB",
+        "9" * 400 + "GiB",
+        "1PB",
+        "٣GiB",
+    ],
+)
 def test_sizes_that_are_not(text: str) -> None:
     with pytest.raises(UserError, match="is no size"):
         parse_size(text)
@@ -77,5 +93,5 @@ def test_a_source_keeps_its_folder() -> None:
 
 
 def test_hbm_of_a_device() -> None:
-    in_gib = {name: chip.device_hbm_bytes / 2**30 for name, chip in chips().items()}
-    assert in_gib == {"v4": 32, "v5e": 16, "v5p": 95, "v6e": 32, "tpu7x": 96}
+    usable = {name: round(chip.usable_bytes / 2**30, 2) for name, chip in chips().items()}
+    assert usable == {"v4": 30.75, "v5e": 15.75, "v5p": 95.73, "v6e": 31.24, "tpu7x": 94.74}

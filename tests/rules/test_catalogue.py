@@ -15,7 +15,7 @@ CODES = [r.code for r in RULES]
 
 
 def test_the_catalogue_is_there():
-    assert {"HS101", "HS102", "HS201"} <= set(CODES)
+    assert {"HS101", "HS102", "HS103", "HS201"} <= set(CODES)
     assert len(CODES) == len(set(CODES))
 
 

@@ -56,6 +56,19 @@ def test_hs101_finds_pallas_kernels_of_another_make(shared_dump):
     }
 
 
+def test_hs103_finds_the_sums_and_slices_that_stand_alone(shared_dump):
+    findings = find(shared_dump("qwen35_397b"), "HS103")
+    found = sorted((i.opcode, i.shape.short) for f in findings for i in f.instructions)
+    assert found == [("add", "bf16[163840,4096]")] * 4 + [("slice", "bf16[163840,4096]")] * 8
+    sums = next(f for f in findings if all(i.opcode == "add" for i in f.instructions))
+    assert (sums.executions, sums.bytes) == (60, 60 * 3 * 163840 * 4096 * 2)
+
+
+@pytest.mark.parametrize("name", ["dense", "deepseek"])
+def test_hs103_stays_silent_where_nothing_stands_alone(name, shared_dump):
+    assert find(shared_dump(name), "HS103") == ()
+
+
 @pytest.mark.parametrize("name", ["deepseek", "qwen35_397b", "qwen3_30b"])
 def test_hs102_stays_silent_where_nothing_is_concatenated(name, shared_dump):
     assert find(shared_dump(name), "HS102") == ()

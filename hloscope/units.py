@@ -17,7 +17,9 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _UNITS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY[:5])} | {
     unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))
 }
-_SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(
+    r"\s*([0-9]{1,18}(?:_[0-9]{1,18}){0,6}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*", re.IGNORECASE | re.ASCII
+)
 
 
 def size(value: int | None) -> str:
