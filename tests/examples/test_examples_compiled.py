@@ -44,7 +44,12 @@ def test_the_moe_step_wastes_what_its_spare_rows_cost():
     assert {r.buffer.rows for r in report.ragged_buffers} == {32768}
     places = Counter(f.code for f in report.findings for _ in range(f.places))
     assert places["HS101"] >= 4, "the activation forward, recomputed and backward, and the unsort"
-    assert places["HS102"] == 1, "the two halves of the gradient are joined in a pass of their own"
+    # The older compiler also copies a whole buffer, which is a finding of its own.
+    joined = [f for f in report.findings if f.code == "HS102" and f.instructions[0].opcode == "fusion"]
+    assert [f.places for f in joined] == [1], (
+        "the two halves of the gradient are joined in a pass of their own"
+    )
+    assert joined[0].instructions[0].shape.short == "bf16[32768,1536]"
     assert all(f.executions == 8 for f in report.findings), "once a layer"
     assert all(f.source is not None and f.source.file.endswith("_moe.py") for f in report.findings)
 
