@@ -101,8 +101,10 @@ def _fail(error: HloscopeError, log_tail: str = "") -> int:
         _say(f"  | {printable(text)}")
     _say(f"error: {printable(str(error))}")
     # Of a text that does not parse: the line, and a mark below the place.
-    for text in str(getattr(error, "excerpt", "")).splitlines():
-        _say(f"  {printable(text)}")
+    shown = str(getattr(error, "excerpt", "")).splitlines()
+    if shown and shown[0].strip():
+        for text in shown:
+            _say(f"  {printable(text)}")
     return error.exit_code
 
 

@@ -207,3 +207,14 @@ def test_hbm_of_the_chip(run: Run, oom: Path) -> None:
     code, _, err = run("analyze", oom, "--topology", "v5litepod")
     assert code == 0, err
     assert run("analyze", oom, "--topology", "h100:8")[0] == 2
+
+
+def test_text_that_does_not_parse_is_shown_with_a_mark(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "module.txt"
+    path.write_text("HloModule m\n\nENTRY %e {\n  ROOT %b = f32[4]{0} add(%a, %a)\n}\n")
+    code, out, err = run("analyze", path)
+    assert (code, out) == (2, "")
+    error, line, mark = err.splitlines()
+    assert "line 4, column" in error
+    assert line.strip() == "ROOT %b = f32[4]{0} add(%a, %a)"
+    assert mark.strip() == "^"
