@@ -28,8 +28,6 @@ from hloscope.errors import CompileError, UserError
 # How long a worker that said its last word may take to go, in seconds.
 _GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.2
-
-
 # Set in workers: a file that captures itself would start one after the other without end.
 _IN_WORKER = "HLOSCOPE_IN_WORKER"
 

@@ -39,7 +39,8 @@ def step(
 ) -> Callable[..., Any]:
     """Mark a function that takes a `Topology` and returns a `Step`; it stays callable as it was.
 
-    `topology` is the one to compile for unless another is asked for when capturing; `name` is what follows
+    `topology` is the one to compile for unless another is asked for when capturing, as one must be where it
+    is None; `name` is what follows
     the colon in `file.py:name`, the function's own name by default.
     """
     if callable(topology):

@@ -24,14 +24,16 @@ def _page(width: int) -> Group:
         Column(title="chip"),
         Column(title="e.g."),
         Column(title="devices per chip", right=True),
-        Column(title="HBM per device", right=True),
+        Column(title="usable HBM per device", right=True),
     )
     return Group(
         words("A topology is chip:shape, the shape counting chips: tpu7x:4x4x4 is 64 chips, 128 devices."),
         words(),
         table(columns, [_row(chip) for chip in chips().values()], width),
         words(),
-        words("libtpu decides which shapes there are. cpu:8 stands for eight devices of this machine."),
+        words(
+            "libtpu decides which shapes there are. cpu:8 stands for eight devices of this machine, to run on."
+        ),
     )
 
 

@@ -68,7 +68,9 @@ def _verdict(found: Sequence[Finding]) -> Iterator[RenderableType]:
         return
     codes = " and ".join(dict.fromkeys(f.code for f in found))
     wasted = [f.saved_bytes for f in found if f.saved_bytes is not None]
-    price = f": {size(sum(wasted))} wasted a step" if wasted else ""
+    # What has no price is not free: the sum of the others is then only a lower bound.
+    least = "" if len(wasted) == len(found) else "at least "
+    price = f": {least}{size(sum(wasted))} wasted a step" if wasted else ""
     yield words(
         (f"{codes} found {plural(sum(f.places for f in found), 'site')}{price}; details at the end", "yellow")
     )

@@ -284,3 +284,11 @@ def test_a_step_without_a_topology_says_what_to_give(write_step) -> None:
     )
     text = "train_step names no topology to compile for: write @hs.step(topology=...) or give --topology"
     assert message(path) == text
+
+
+def test_a_file_that_analyzes_itself_is_told_so(write_step) -> None:
+    path = write_step(
+        "@hs.step(topology='v5e:2x4')\ndef train_step(topology):\n    return None\n\nhs.load(__file__)\n",
+        header="import hloscope as hs\n",
+    )
+    assert "cannot be analyzed from within itself" in message(path)

@@ -44,6 +44,12 @@ def test_fail_on_nonsense(word: str) -> None:
         FailOn.parse([word])
 
 
+@pytest.mark.parametrize("words", [[""], [" , "]])
+def test_fail_on_nothing_is_no_gate_that_always_passes(words: list[str]) -> None:
+    with pytest.raises(UserError, match="--fail-on is empty"):
+        FailOn.parse(words)
+
+
 def test_fail_on_a_rule_that_is_not_there() -> None:
     with pytest.raises(UserError, match="--fail-on HS999: there is no such rule; there are HS101"):
         FailOn.parse(["HS999"])

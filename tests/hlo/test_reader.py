@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -118,3 +119,17 @@ def test_damage_anywhere_gives_an_error_or_a_module(data, tmp_path_factory, smal
         instruction.frames  # noqa: B018
     assert module.trip_counts is not None
     assert module.executions(module.entry) == 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.hlo.pb")
+    with pytest.raises(UserError, match="is no regular file"):
+        read_hlo(tmp_path / "x.hlo.pb")
+
+
+def test_a_file_larger_than_any_module_is_not_read(tmp_path):
+    path = tmp_path / "x.hlo.pb"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(UserError, match="more than 2 GiB"):
+        read_hlo(path)

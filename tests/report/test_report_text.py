@@ -271,3 +271,16 @@ def test_budgets_on_the_unknown_are_an_error(report: Callable[..., Report]) -> N
     )
     with pytest.raises(UserError, match=r"temp is unknown here .* known: arena, total, peak, argument"):
         base.with_budgets({"temp": 1})
+
+
+def test_the_top_says_what_the_findings_come_to(report: Callable[..., Report]) -> None:
+    base = report("oom")
+    found = base.findings[0]
+    priced = replace(found, saved_bytes=2**30, places=1)
+    unpriced = replace(found, saved_bytes=None, places=1)
+    both = replace(base, findings=(priced, priced)).to_text()
+    assert "found 2 sites: 2.0 GiB wasted a step; details" in both
+    some = replace(base, findings=(priced, unpriced)).to_text()
+    assert "found 2 sites: at least 1.0 GiB wasted a step; details" in some
+    none = replace(base, findings=(unpriced,)).to_text()
+    assert "found 1 site; details" in none
