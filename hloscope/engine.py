@@ -6,19 +6,27 @@ import hashlib
 import importlib
 import pkgutil
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from hloscope.errors import UserError
-from hloscope.rule import Finding, Rule
+from hloscope.rule import Finding, OptionValue, Rule, Severity
 
 if TYPE_CHECKING:
     from hloscope.analysis.bundle import Analyses
 
 # Numbers that the compiler gives out anew at each compile, and the suffixes of its copies.
 _RENUMBERED = re.compile(r"\.(?:\d+|clone|cloned|remat\d*|sunk)\b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSettings:
+    """What a user has set of one rule: its severity (None: the rule's own) and options."""
+
+    severity: Severity | None = None
+    options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
 
 
 @cache
@@ -47,20 +55,30 @@ def get_rule(code: str) -> Rule:
 
 
 def run_rules(
-    analyses: Analyses, *, select: Sequence[str] = (), ignore: Sequence[str] = ()
+    analyses: Analyses,
+    *,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    settings: Mapping[str, RuleSettings] | None = None,
 ) -> tuple[Finding, ...]:
     """Run the rules, or those in `select`, without those in `ignore`; the dearest finding first.
 
-    Codes may be prefixes: `HS2` selects every HS2xx. Raises UserError for one that matches no rule.
+    Codes may be prefixes: `HS2` selects every HS2xx. `settings` are by code. Raises UserError for a code that
+    matches no rule.
     """
     rules = load_rules()
     for prefix in (*select, *ignore):
         if not any(r.code.startswith(prefix.upper()) for r in rules):
             raise UserError(f"no rule begins with {prefix!r}; there are {', '.join(r.code for r in rules)}")
     chosen = [r for r in rules if _is_chosen(r, select, ignore)]
-    findings = (f for r in chosen for f in r.check(analyses))
-    stamped = (replace(f, fingerprint=fingerprint(f)) for f in findings)
+    found = (f for r in chosen for f in _check(r, analyses, (settings or {}).get(r.code, RuleSettings())))
+    stamped = (replace(f, fingerprint=fingerprint(f)) for f in found)
     return tuple(sorted(stamped, key=_price, reverse=True))
+
+
+def _check(rule: Rule, analyses: Analyses, settings: RuleSettings) -> Iterator[Finding]:
+    for finding in rule.check(analyses, **settings.options):
+        yield finding if settings.severity is None else replace(finding, severity=settings.severity)
 
 
 def fingerprint(finding: Finding) -> str:

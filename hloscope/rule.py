@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
+from hloscope.errors import UserError
+from hloscope.units import parse_size
+
 if TYPE_CHECKING:
-    from hloscope.analysis.bundle import Analyses
     from hloscope.hlo import Instruction, SourceFrame
 
 
@@ -55,9 +58,45 @@ class Finding:
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures behind the title, for JSON
 
 
-Check = Callable[["Analyses"], Iterable[Finding]]
+# A check takes the analyses, and its options as keywords with defaults.
+Check = Callable[..., Iterable[Finding]]
+OptionValue = bool | int | float | str
 
 HEADINGS = ("What it does", "Why is this bad", "Example", "What to do", "Fix safety")
+_KINDS: dict[type, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+# One more for a rule with options: a list item for each, "- `name`: what it is".
+OPTIONS_HEADING = "Options"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What a user can set of a rule: a keyword of its check, with the default and the docs that it has there."""
+
+    name: str
+    default: OptionValue
+    doc: str
+
+    @property
+    def kind(self) -> str:
+        """What is taken, in a word or two: `size`, `number`, `whole number`, `true or false`, `text`."""
+        if self.name.endswith("_bytes"):
+            return "size"
+        return _KINDS[type(self.default)]
+
+    def parse(self, value: object) -> OptionValue:
+        """A user's value in the type of the default; sizes (options in `_bytes`) also as `64MiB`.
+
+        Raises UserError for a value of another type, and for numbers below zero or without end.
+        """
+        if self.kind == "size" and isinstance(value, str):
+            return parse_size(value)
+        if type(self.default) is float and type(value) is int:
+            value = float(value)
+        if type(value) is not type(self.default):
+            raise UserError(f"{value!r} is no {self.kind}")
+        if isinstance(value, int | float) and not (value >= 0 and math.isfinite(value)):
+            raise UserError(f"{value} is below zero or without end")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +108,7 @@ class Rule:
     severity: Severity
     check: Check
     doc: str
+    options: tuple[Option, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -78,15 +118,42 @@ class Rule:
     @property
     def sections(self) -> dict[str, str]:
         """The docs by heading."""
-        parts = re.split(r"^## (.+)$", self.doc, flags=re.MULTILINE)
-        return {h.strip(): t.strip() for h, t in zip(parts[1::2], parts[2::2], strict=True)}
+        return _sections(self.doc)
 
 
 def rule(*, code: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
-    """Make a rule of a check. Its docs are the check's docstring, with the headings in `HEADINGS`."""
+    """Make a rule of a check. Its docs are the check's docstring, with the headings in `HEADINGS`.
+
+    Keyword-only parameters of the check are the rule's options; each has a default, whose type it takes.
+    """
 
     def make(check: Check) -> Rule:
         doc = inspect.getdoc(check) or ""
-        return Rule(code=code, name=name, severity=severity, check=check, doc=doc)
+        return Rule(
+            code=code, name=name, severity=severity, check=check, doc=doc, options=_options(check, doc)
+        )
 
     return make
+
+
+def _options(check: Check, doc: str) -> tuple[Option, ...]:
+    parameters = inspect.signature(check).parameters.values()
+    keywords = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    for keyword in keywords:
+        if not isinstance(keyword.default, bool | int | float | str):
+            raise TypeError(
+                f"option {keyword.name} of a rule needs a default: a number, a text, true or false"
+            )
+    docs = _option_docs(_sections(doc).get(OPTIONS_HEADING, ""))
+    return tuple(Option(name=k.name, default=k.default, doc=docs.get(k.name, "")) for k in keywords)
+
+
+def _sections(doc: str) -> dict[str, str]:
+    parts = re.split(r"^## (.+)$", doc, flags=re.MULTILINE)
+    return {h.strip(): t.strip() for h, t in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _option_docs(section: str) -> dict[str, str]:
+    """The items of the list by option name, each on one line."""
+    items = re.split(r"^- `(\w+)`: ", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in zip(items[1::2], items[2::2], strict=True)}

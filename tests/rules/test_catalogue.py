@@ -8,7 +8,7 @@ import pytest
 
 from hloscope.engine import get_rule, load_rules
 from hloscope.errors import UserError
-from hloscope.rule import HEADINGS
+from hloscope.rule import HEADINGS, OPTIONS_HEADING
 
 RULES = load_rules()
 CODES = [r.code for r in RULES]
@@ -23,7 +23,8 @@ def test_the_catalogue_is_there():
 def test_rule_is_documented(rule):
     assert re.fullmatch(r"HS[1-5]\d\d", rule.code)
     assert re.fullmatch(r"[a-z]+(-[a-z]+)+", rule.name)
-    assert tuple(rule.sections) == HEADINGS
+    assert tuple(rule.sections) == HEADINGS + ((OPTIONS_HEADING,) if rule.options else ())
+    assert all(option.doc for option in rule.options), "every option has an item under its heading"
     assert all(rule.sections.values())
     assert rule.summary.endswith(".")
     assert rule.code in rule.sections["Example"], "the example says where the rule fires"
