@@ -22,15 +22,22 @@ from hloscope.cli.options import (
     Code,
     FailOn,
     Fresh,
+    GraphFormat,
+    GraphOut,
+    HloOut,
+    Hops,
     Ignore,
+    InstructionName,
     Json,
     ModuleName,
+    ProtoOut,
     Quiet,
     Select,
     Target,
     Timeout,
     TopologyName,
     ValidFraction,
+    XprofFolder,
 )
 from hloscope.errors import CompileError, HloscopeError, UserError
 
@@ -173,6 +180,57 @@ def analyze(
             quiet=quiet,
         ),
     )
+
+
+@app.command()
+def export(
+    target: Target,
+    xprof: XprofFolder = None,
+    hlo: HloOut = None,
+    proto: ProtoOut = None,
+    topology: TopologyName = None,
+    module: ModuleName = None,
+) -> Callable[[], int]:
+    """Write a step's module for other tools: a folder that XProf opens, HLO text, an HloProto.
+
+    Names that end in .gz are packed. Text is the compiler's own where the target has it.
+    """
+    from hloscope.cli import export as command
+
+    request = command.Request(
+        target=target, xprof=xprof, hlo=hlo, proto=proto, topology=topology, module=module
+    )
+    return partial(command.run, request)
+
+
+@app.command()
+def graph(
+    target: Target,
+    instruction: InstructionName,
+    hops: Hops = 2,
+    format: GraphFormat = None,
+    output: GraphOut = None,
+    topology: TopologyName = None,
+    module: ModuleName = None,
+    everything: All = False,
+) -> Callable[[], int]:
+    """Draw what an instruction reads, what reads it and what it calls, some steps around.
+
+    A tree on the terminal, DOT, or SVG where Graphviz is installed.
+    """
+    from hloscope.cli import graph as command
+
+    request = command.Request(
+        target=target,
+        instruction=instruction,
+        hops=hops,
+        format=format,
+        output=output,
+        topology=topology,
+        module=module,
+        everything=everything,
+    )
+    return partial(command.run, request)
 
 
 @app.command()

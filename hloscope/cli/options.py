@@ -64,3 +64,24 @@ Timeout = Annotated[
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not tell the stages of a compile.")]
 Code = Annotated[str, typer.Argument(metavar="CODE", help="A rule's code, e.g. HS201.", show_default=False)]
+XprofFolder = Annotated[
+    str | None, typer.Option("--xprof", metavar="DIR", help="A folder for: xprof --logdir DIR.")
+]
+HloOut = Annotated[str | None, typer.Option("--hlo", metavar="FILE", help="The module as HLO text.")]
+ProtoOut = Annotated[
+    str | None,
+    typer.Option("--proto", metavar="FILE", help="The module and its buffer assignment as an HloProto."),
+]
+InstructionName = Annotated[
+    str, typer.Argument(metavar="INSTRUCTION", help="Its name, e.g. fusion.12.", show_default=False)
+]
+Hops = Annotated[int, typer.Option("--hops", metavar="N", help="How many steps around.")]
+GraphFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="FORMAT", help="tree, dot or svg; else what FILE's name tells, or tree."
+    ),
+]
+GraphOut = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write .dot or .svg here.")
+]

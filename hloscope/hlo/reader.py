@@ -38,14 +38,15 @@ def read_hlo(path: str | Path) -> HloFile:
     Raises UserError with a clear line; for text, with the line and column of what is wrong.
     """
     path = Path(path)
-    data = _read_bytes(path)
+    data = read_data(path)
     if not data:
         raise UserError(f"{path} is empty")
     module, assignment = _parse(path, data)
     return HloFile(path=path, module=Module(module), buffer_assignment=assignment)
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_data(path: Path) -> bytes:
+    """A file's bytes, unpacked if it is a gzip file. Raises UserError where it cannot be read."""
     try:
         kind = path.stat()
         if not stat.S_ISREG(kind.st_mode) and not stat.S_ISDIR(kind.st_mode):

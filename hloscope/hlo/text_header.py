@@ -128,6 +128,8 @@ def _read_table(scanner: Scanner, kind: str, frames: protos.StackFrameIndex) -> 
                 function_name_id=numbers.get("function_name_id", 0),
                 line=numbers.get("line", 0),
                 column=numbers.get("column", 0),
+                end_line=numbers.get("end_line", 0),
+                end_column=numbers.get("end_column", 0),
             )
         else:
             frames.stack_frames.add(

@@ -28,7 +28,6 @@ _INTEGERS = {
 _PACKED = {"s8": ("s8s", "b"), "u8": ("u8s", "B"), "s16": ("s16s", "h"), "u16": ("u16s", "H")}
 _FLOATS = {"f32": "f32s", "f64": "f64s"}
 _COMPLEX = {"c64": "c64s", "c128": "c128s"}
-_F32_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 def literal(shape: protos.Shape, text: str) -> protos.Literal | None:
@@ -143,8 +142,11 @@ def _complex(found: re.Match[str], kind: str) -> list[float]:
 
 
 def _narrow(value: float) -> float:
-    """A double that a float field takes: beyond its range is infinity."""
-    return math.copysign(math.inf, value) if abs(value) > _F32_MAX else value
+    """The nearest float: what rounds to the largest one is that, what lies beyond is infinity."""
+    try:
+        return struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def _half(value: float) -> bytes:

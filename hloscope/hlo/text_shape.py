@@ -8,7 +8,7 @@ from hloscope.hlo import protos
 from hloscope.hlo.shape import (
     _PRIMITIVE_TYPES,  # pyright: ignore[reportPrivateUsage]  # one table of types for both directions
 )
-from hloscope.hlo.text_scan import INDEX, MalformedError, Scanner, integer, integers, split
+from hloscope.hlo.text_scan import INDEX, MalformedError, Scanner, group_end, integer, integers, split
 
 _TYPES = {name: number for number, (name, _) in _PRIMITIVE_TYPES.items()}
 _TUPLE, _BUFFER = _TYPES["tuple"], _TYPES["buffer"]
@@ -19,7 +19,7 @@ _TUPLE_TOKEN = re.compile(
     rf"(?:\s++|{INDEX})*+(?:(\()|(\))|(,)|b(\()|({ARRAY.pattern}))", re.ASCII | re.DOTALL
 )
 _LAYOUT_ITEM = re.compile(
-    r"\s*+(?:(T)((?:\([^()]*\))+)|(SC)((?:\([^()]*\))+)|(P)\((.*)\)|([A-Z]|[#*])\(([^()]*)\))", re.DOTALL
+    r"\s*+(?:(T)((?:\([^()]*\))+)|(SC)((?:\([^()]*\))+)|([A-Z]|[#*])\(([^()]*)\))", re.DOTALL
 )
 _NESTED_LAYOUT = re.compile(r"\{[\d,]*:", re.ASCII)
 _NUMBERED = {
@@ -147,6 +147,12 @@ def _layout(shape: protos.Shape, order: str, rest: str) -> None:
     rest = rest.rstrip()
     at = 0
     while at < len(rest):
+        if rest.startswith("P(", at):
+            # A shape, with brackets of its own.
+            end = group_end(rest, at + 1)
+            _layout_item(layout, "P", rest[at + 2 : end - 1])
+            at = end
+            continue
         found = _LAYOUT_ITEM.match(rest, at)
         if found is None:
             raise MalformedError("the layout is damaged")

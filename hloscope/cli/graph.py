@@ -1,0 +1,78 @@
+"""`hloscope graph`: the neighbourhood of an instruction, drawn."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloscope.analysis.neighbourhood import MOST, neighbourhood
+from hloscope.cli.files import write_whole
+from hloscope.cli.output import write_text
+from hloscope.errors import UserError
+from hloscope.hlo import Instruction, Module
+from hloscope.report import graph
+from hloscope.report.build import open_target
+
+FORMATS = ("tree", "dot", "svg")
+_SUGGESTED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line of `hloscope graph`."""
+
+    target: str
+    instruction: str
+    hops: int = 2
+    format: str | None = None
+    output: str | None = None
+    topology: str | None = None
+    module: str | None = None
+    everything: bool = False
+
+
+def run(request: Request) -> int:
+    """Draw, and return the exit code."""
+    form = _format(request)
+    if request.hops < 0:
+        raise UserError(f"--hops takes a number of steps, 0 or more, not {request.hops}")
+    opened = open_target(request.target, topology=request.topology, module=request.module)
+    around = neighbourhood(_find(opened.file.module, request.instruction), request.hops)
+    if around.is_cut:
+        print(f"more than {MOST} instructions: the nearest are shown; take fewer --hops", file=sys.stderr)
+    if form == "tree":
+        drawn = graph.tree(around, request.hops, everything=request.everything)
+        write_text(lambda width: drawn, sys.stdout)
+        return 0
+    data = graph.svg(around) if form == "svg" else graph.dot(around).encode()
+    if request.output is None:
+        sys.stdout.write(data.decode())
+        sys.stdout.flush()
+    else:
+        write_whole(request.output, [data])
+    return 0
+
+
+def _format(request: Request) -> str:
+    """The format asked for, else the one that the output's name tells, else a tree."""
+    ending = Path(request.output).suffix[1:] if request.output else "tree"
+    form = request.format or ending
+    if form not in FORMATS:
+        raise UserError(f"there is no format {form!r}: --format takes {', '.join(FORMATS)}")
+    if form == "tree" and request.output is not None:
+        raise UserError("a tree is for the terminal: --output takes .dot and .svg")
+    return form
+
+
+def _find(module: Module, name: str) -> Instruction:
+    found = module.find(name)
+    if found is not None:
+        return found
+    names = [i.name for i in module.instructions]
+    plain = name.removeprefix("%")
+    near = [n for n in names if plain and plain in n][:_SUGGESTED]
+    near = near or difflib.get_close_matches(plain, names, _SUGGESTED)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    raise UserError(f"module {module.name!r} has no instruction %{plain[:100]}{hint}")
