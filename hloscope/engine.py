@@ -71,6 +71,10 @@ def run_rules(
         if not any(r.code.startswith(prefix.upper()) for r in rules):
             raise UserError(f"no rule begins with {prefix!r}; there are {', '.join(r.code for r in rules)}")
     chosen = [r for r in rules if _is_chosen(r, select, ignore)]
+    if not chosen:
+        raise UserError(
+            f"no rule is left to run: {', '.join(select) or 'none'} selected, {', '.join(ignore)} ignored"
+        )
     found = (f for r in chosen for f in _check(r, analyses, (settings or {}).get(r.code, RuleSettings())))
     stamped = (replace(f, fingerprint=fingerprint(f)) for f in found)
     return tuple(sorted(stamped, key=_price, reverse=True))

@@ -31,7 +31,7 @@ _EXAMPLES = {
     "v6e": "v6e:4x4",
     "tpu7x": "tpu7x:4x4x4",
 }
-_THREE_DIMENSIONAL = ("v4", "v5p", "tpu7x")
+TWO_DIMENSIONAL = ("v2", "v3", "v5e", "v6e")
 # Accelerator types of these chips (v5p-8) count TensorCores, two to a chip; the others count chips.
 _COUNTED_IN_CORES = ("v2", "v3", "v4", "v5p", "tpu7x")
 _MOST_CHIPS = 65536
@@ -94,12 +94,12 @@ def _shape_of(chip: str, count: int) -> str | None:
     chips = count // 2 if chip in _COUNTED_IN_CORES else count
     if not 0 < chips <= _MOST_CHIPS or chips & (chips - 1):
         return None
-    dimensions = [1, 1, 1] if chip in _THREE_DIMENSIONAL else [1, 1]
+    dimensions = [1, 1] if chip in TWO_DIMENSIONAL else [1, 1, 1]
     # Powers of two go to the last of the smallest dimensions, and 4 chips of a 3-d chip are one 2x2x1 host.
     for _ in range(chips.bit_length() - 1):
         smallest = min(dimensions)
         dimensions[len(dimensions) - 1 - dimensions[::-1].index(smallest)] *= 2
     ordered = sorted(dimensions)
-    if chip in _THREE_DIMENSIONAL and chips in (2, 4):
+    if chip not in TWO_DIMENSIONAL and chips in (2, 4):
         ordered.reverse()
     return "x".join(map(str, ordered))

@@ -79,6 +79,8 @@ def _run(request: Request) -> int:
             select=select,
             ignore=ignore,
         )
+        if failure is None and report.target.status == "failed":
+            failure = CompileError(report.target.error or "the compile failed")
         if failure is None:
             report = report.with_budgets(budgets)
         _write(report, request, output)

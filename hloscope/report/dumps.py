@@ -1,25 +1,32 @@
-"""Which file of a dump folder to look at: the optimized module, chosen by name where there are several."""
+"""Which module of a dump folder to look at, and which of its files: chosen by name where there are several."""
 
 from __future__ import annotations
 
+import filecmp
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hloscope.errors import UserError
+from hloscope.units import size
 
-# `module_0042.jit_step.cl_1234.after_optimizations.hlo.pb`; off TPUs with `cpu_` and the like before `after`.
+# `module_0042.jit_step.cl_1234.after_optimizations.hlo.pb`; off TPUs with `cpu_` and the like before `after`;
+# with a time in front if several processes dump into one folder (--xla_dump_include_timestamp).
 _DUMPED = re.compile(
-    r"(?P<number>module_\d+)\.(?P<module>.+?)(?:\.cl_\d+)?(?:\.(?:cpu_|(?:sm_[\d.]+_|gfx\w+_)?gpu_)?after_optimizations)?"
+    r"(?P<stem>(?:\d+\.)?(?P<number>module_\d+)\.(?P<module>.+?)(?:\.cl_\d+)?)"
+    r"\.(?:cpu_|(?:sm_[\d.]+_|gfx\w+_)?gpu_)?(?P<stage>after|before)_optimizations"
+    r"(?:(?P<proto>(?:\.hlo)?\.pb)|\.(?:hlo|txt))(?:\.gz)?"
 )
 _PROTO = re.compile(r"(?P<stem>.+?)(?:\.hlo)?\.pb(?:\.gz)?")
-_OPTIMIZED = re.compile(r"(?:.*[._])?after_optimizations(?:\.hlo)?\.pb(?:\.gz)?")
-# Before the passes that decide memory and fusion, or not a module at all.
-_OTHER = re.compile(r"before_optimizations|memory-usage-report|buffer-assignment|\.config\.|debug_options")
-# Taken where a folder has no proto: it holds the same module, without the buffer assignment.
-_TEXT = re.compile(r"(?P<stem>(?:.*[._])?after_optimizations)\.(?:hlo|txt)(?:\.gz)?")
+# Taken out of a dump and named anew; text is worth a look under its own stage's name only.
+_OPTIMIZED = re.compile(r"(?P<stem>(?:.*[._])?after_optimizations)(?:(?:\.hlo)?\.pb|\.(?:hlo|txt))(?:\.gz)?")
+# Between two passes, or not a module at all.
+_OTHER = re.compile(
+    r"before_optimizations|memory-usage-report|buffer-assignment|oom_intermediate|after_codegen"
+    r"|_(?:before|after)_buffer_assignment|\.config\.|debug_options|\b(?:topology|compile_options)\.pb"
+)
 # A step stands among the small modules that a program compiles on its way: this much larger, it is meant.
 _DOMINATES = 4
 _MOST_LISTED = 20
@@ -27,16 +34,27 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dumped:
-    """A module in a dump folder. `label` tells it from the others, `bytes` is its size before gzip."""
+    """A module in a dump folder.
 
-    path: Path
+    `paths` are its files, the one that tells most first: the optimized proto, its text, then the module from
+    before the passes. `label` tells it from the others, `bytes` is the first file's size before gzip.
+    `optimized` is False where there is only the module from before the passes.
+    """
+
+    paths: tuple[Path, ...]
     label: str
     module: str
     bytes: int
+    optimized: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The file that tells most."""
+        return self.paths[0]
 
 
-def choose(folder: Path, module: str | None) -> tuple[Path, str | None]:
-    """The optimized module of a dump folder, and what to tell the user about the choice, or None.
+def choose(folder: Path, module: str | None) -> tuple[Dumped, str | None]:
+    """The step's module of a dump folder, and what to tell the user about the choice, or None.
 
     `module` names one of several. Raises UserError, with the choices, if there is none or no clear one.
     """
@@ -44,27 +62,31 @@ def choose(folder: Path, module: str | None) -> tuple[Path, str | None]:
     if not found:
         raise UserError(_nothing(folder))
     if module is not None:
-        return _named(folder, found, module).path, None
-    if len(found) == 1:
-        return found[0].path, None
-    first, second = found[:2]
-    if first.bytes < _DOMINATES * second.bytes:
+        return _named(folder, found, module), None
+    first = found[0]
+    # Processes that compile the same step leave a copy each.
+    alike = [d for d in found if d is first or _same(d, first)]
+    others = [d for d in found if d not in alike]
+    if others and first.bytes < _DOMINATES * others[0].bytes:
         raise UserError(f"{folder} has {len(found)} modules: choose one with --module: {_listed(found)}")
-    return (
-        first.path,
-        f"took {first.label}, by far the largest of {len(found)} modules; --module takes another",
-    )
+    if len(found) == 1:
+        return first, None
+    large = f"by far the largest of {len(found)} modules" if others else f"one of {len(found)} that are equal"
+    return first, f"took {first.label}, {large}; --module takes another"
+
+
+def _same(one: Dumped, other: Dumped) -> bool:
+    sized = (one.module, one.bytes) == (other.module, other.bytes)
+    return sized and filecmp.cmp(one.path, other.path, shallow=False)
 
 
 def dumped_modules(folder: Path) -> list[Dumped]:
-    """Every optimized module of a folder, or of its subfolders if it has none itself, largest first.
+    """Every module of a folder, or of its subfolders if it has none itself, largest first.
 
-    Text is taken only where there is no proto.
+    A module that only its text is there of is taken from that, and one that did not get through the
+    compiler's passes as it was before them. Other protos count where nothing is named as XLA names a dump.
     """
-    protos = _protos(folder.iterdir()) or _protos(_below(folder))
-    optimized = [p for p in protos if _OPTIMIZED.fullmatch(p.name)]
-    files = optimized or protos or _texts(folder.iterdir()) or _texts(_below(folder))
-    found = [_dumped(f, folder) for f in files]
+    found = _modules(folder.iterdir(), folder) or _modules(_below(folder), folder)
     labels = Counter(d.label for d in found)
     told = (d if labels[d.label] == 1 else replace(d, label=str(d.path.relative_to(folder))) for d in found)
     return sorted(told, key=lambda d: (-d.bytes, d.label))
@@ -74,40 +96,71 @@ def _below(folder: Path) -> Iterator[Path]:
     return (f for sub in folder.iterdir() if sub.is_dir() for f in sub.iterdir())
 
 
-def _protos(files: Iterator[Path]) -> list[Path]:
-    return sorted(f for f in files if _PROTO.fullmatch(f.name) and not _OTHER.search(f.name) and f.is_file())
+def _modules(files: Iterator[Path], folder: Path) -> list[Dumped]:
+    dumped: dict[Path, list[Path]] = defaultdict(list)
+    loose: list[Path] = []
+    for file in sorted(files):
+        if named := _DUMPED.fullmatch(file.name):
+            if file.is_file():
+                dumped[file.parent / named["stem"]].append(file)
+        elif (_PROTO.fullmatch(file.name) or _OPTIMIZED.fullmatch(file.name)) and not _OTHER.search(
+            file.name
+        ):
+            loose += [file] if file.is_file() else []
+    found = [_dumped(sorted(paths, key=_worth), folder) for paths in dumped.values()]
+    if any(d.optimized for d in found):
+        return found
+    return [_loose(f, folder) for f in _best(loose)] or found
 
 
-def _texts(files: Iterator[Path]) -> list[Path]:
-    return sorted(f for f in files if _TEXT.fullmatch(f.name) and f.is_file())
+def _worth(path: Path) -> tuple[bool, bool, bool]:
+    named = _DUMPED.fullmatch(path.name)
+    assert named is not None
+    return path.stat().st_size == 0, named["stage"] == "before", named["proto"] is None
 
 
-def _dumped(path: Path, folder: Path) -> Dumped:
-    name = _PROTO.fullmatch(path.name) or _TEXT.fullmatch(path.name)
-    stem = name["stem"] if name else path.name
-    named = _DUMPED.fullmatch(stem)
-    label = f"{named['number']}.{named['module']}" if named else stem
-    above = path.parent.relative_to(folder)
+def _best(loose: list[Path]) -> list[Path]:
+    """Those named as optimized, protos rather than text; where there are none, all protos."""
+    optimized = [f for f in loose if _OPTIMIZED.fullmatch(f.name)]
+    protos = [f for f in optimized if _PROTO.fullmatch(f.name)]
+    return protos or [f for f in loose if _PROTO.fullmatch(f.name)] or optimized
+
+
+def _dumped(paths: Sequence[Path], folder: Path) -> Dumped:
+    named = _DUMPED.fullmatch(paths[0].name)
+    assert named is not None
     return Dumped(
-        path=path,
-        label=label if above == Path() else f"{above}/{label}",
-        module=named["module"] if named else stem,
-        bytes=_unpacked_size(path),
+        paths=tuple(paths),
+        label=_label(paths[0], folder, f"{named['number']}.{named['module']}"),
+        module=named["module"],
+        bytes=_unpacked_size(paths[0]),
+        optimized=named["stage"] == "after",
     )
+
+
+def _loose(path: Path, folder: Path) -> Dumped:
+    named = _PROTO.fullmatch(path.name) or _OPTIMIZED.fullmatch(path.name)
+    stem = named["stem"] if named else path.name
+    return Dumped(paths=(path,), label=_label(path, folder, stem), module=stem, bytes=_unpacked_size(path))
+
+
+def _label(path: Path, folder: Path, name: str) -> str:
+    above = path.parent.relative_to(folder)
+    return name if above == Path() else f"{above}/{name}"
 
 
 def _unpacked_size(path: Path) -> int:
     """The size before gzip, which gzip keeps (modulo 4 GiB) in its last four bytes."""
-    size = path.stat().st_size
-    if path.suffix != ".gz" or size < 4:
-        return size
+    packed = path.stat().st_size
+    if path.suffix != ".gz" or packed < 4:
+        return packed
     with path.open("rb") as file:
         file.seek(-4, 2)
         return int.from_bytes(file.read(4), "little")
 
 
 def _named(folder: Path, found: Sequence[Dumped], module: str) -> Dumped:
-    exact = [d for d in found if module in (d.label, d.module, d.path.name)]
+    exact = [d for d in found if module in (d.label, d.module, *(p.name for p in d.paths))]
     matching = exact or [d for d in found if module in d.label]
     if len(matching) == 1:
         return matching[0]
@@ -117,9 +170,14 @@ def _named(folder: Path, found: Sequence[Dumped], module: str) -> Dumped:
 
 
 def _listed(found: Sequence[Dumped]) -> str:
-    labels = ", ".join(d.label for d in found[:_MOST_LISTED])
+    listed = ", ".join(map(_told, found[:_MOST_LISTED]))
     more = len(found) - _MOST_LISTED
-    return f"{labels} and {more} more" if more > 0 else labels
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def _told(dumped: Dumped) -> str:
+    stage = "" if dumped.optimized else ", before optimization"
+    return f"{dumped.label} ({size(dumped.bytes)}{stage})"
 
 
 def _nothing(folder: Path) -> str:

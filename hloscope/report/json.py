@@ -13,6 +13,7 @@ from hloscope.analysis.collectives import Collective
 from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
 from hloscope.hlo import Instruction, Shape, SourceFrame
 from hloscope.report.model import Budget, Ragged, Report, Target
+from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
 
 # Raised when a field goes or changes its meaning; a new field does not raise it.
@@ -30,6 +31,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "collectives": [_collective(c) for c in report.collectives.collectives],
         "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
         "findings": [_finding(f) for f in report.findings],
+        "overrun": None if report.overrun is None else _overrun(report.overrun),
         "budgets": [_budget(b) for b in report.budgets],
     }
 
@@ -196,6 +198,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "details": list(finding.details),
         "facts": _value(finding.facts),
         "fingerprint": finding.fingerprint,
+    }
+
+
+def _overrun(over: Overrun) -> dict[str, Any]:
+    return {
+        "used_bytes": over.used_bytes,
+        "limit_bytes": over.limit_bytes,
+        "excess_bytes": over.excess_bytes,
+        "findings": [
+            {"code": n.finding.code, "fingerprint": n.finding.fingerprint, "peak_bytes": n.peak_bytes}
+            for n in over.named
+        ],
     }
 
 

@@ -12,6 +12,7 @@ from hloscope.analysis.memory import Memory
 from hloscope.analysis.ragged import ValidRows
 from hloscope.analysis.rows import RaggedBuffer
 from hloscope.errors import UserError
+from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
 
 # Memory figures that a budget can be set on, by the name that a user writes.
@@ -81,6 +82,7 @@ class Report:
     collectives: Collectives
     ragged_buffers: tuple[Ragged, ...]
     findings: tuple[Finding, ...]
+    overrun: Overrun | None = None  # None: it fits, or nobody knows
     budgets: tuple[Budget, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hloscope.capture.beside import Beside, look_beside
 from hloscope.errors import UserError
 from hloscope.hlo import HloFile, read_hlo
-from hloscope.report.dumps import choose
+from hloscope.report.dumps import Dumped, choose
 
 if TYPE_CHECKING:
     from hloscope.capture import Artifact
@@ -21,12 +22,16 @@ _MANIFEST = "artifact.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A target with its module read. `artifact` is None for a dump; `notes` are lines for the user."""
+    """A target with its module read. `artifact` is None for a dump; `notes` are lines for the user.
+
+    `beside` is what the dump tells beside the module.
+    """
 
     source: str
     file: HloFile
     artifact: Artifact | None = None
     notes: tuple[str, ...] = ()
+    beside: Beside = field(default_factory=Beside)
 
 
 def is_step(target: str) -> bool:
@@ -51,7 +56,18 @@ def open_hlo(target: str, *, module: str | None = None) -> Opened:
     if not there:
         raise UserError(f"there is no file or folder {target}")
     _refuse_other(path)
-    return Opened(source=target, file=_checked(read_hlo(path), module))
+    return open_dumped(_checked(read_hlo(path), module), target)
+
+
+def open_dumped(file: HloFile, source: str, notes: tuple[str, ...] = ()) -> Opened:
+    """A module that was read from a dump, with what stands beside it."""
+    try:
+        beside = look_beside(file.path)
+    except OSError:  # the file was read; that its folder cannot be listed takes nothing away
+        beside = Beside()
+    if not beside.optimized:
+        notes += ("this is the module before optimization: what runs, and its memory, is not decided in it",)
+    return Opened(source=source, file=file, notes=notes, beside=beside)
 
 
 def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
@@ -62,10 +78,25 @@ def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
         _checked(opened.file, module)
         return opened
     try:
-        path, note = choose(folder, module)
+        chosen, note = choose(folder, module)
     except OSError as error:
         raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
-    return Opened(source=target, file=read_hlo(path), notes=() if note is None else (note,))
+    file, damage = _read_any(chosen)
+    return open_dumped(file, target, tuple(line for line in (note, damage) if line is not None))
+
+
+def _read_any(chosen: Dumped) -> tuple[HloFile, str | None]:
+    """The first file of a module that can be read; which could not, and what was read in its place."""
+    broken: UserError | None = None
+    for path in chosen.paths:
+        try:
+            file = read_hlo(path)
+        except UserError as error:
+            broken = broken or error
+            continue
+        return file, None if broken is None else f"{broken}; read {path.name} in its place"
+    assert broken is not None
+    raise broken
 
 
 def _checked(file: HloFile, module: str | None) -> HloFile:

@@ -11,6 +11,7 @@ from rich.table import Table
 from hloscope.analysis.census import Census, Family
 from hloscope.analysis.collectives import Collective
 from hloscope.report.model import Budget, Report, Target
+from hloscope.report.overrun import Overrun
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, joined, words
 from hloscope.report.text_findings import findings
@@ -22,6 +23,7 @@ from hloscope.units import UNKNOWN, count, plural, size, where
 _SHOWN_FAMILIES = 10
 _SHOWN_COLLECTIVES = 8
 _SHOWN_WARNINGS = 4
+_SHOWN_OVERRUN = 5
 
 
 def render(report: Report, *, width: int, everything: bool = False) -> Group:
@@ -29,6 +31,7 @@ def render(report: Report, *, width: int, everything: bool = False) -> Group:
     sections = (
         (*header(report.target, width), *_verdict(report.findings)),
         memory(report.memory, width, everything),
+        _overrun(report.overrun),
         _budgets(report.budgets),
         _census(report.census, width, everything),
         _collectives(report.collectives.collectives, width, everything),
@@ -112,6 +115,31 @@ def _budgets(budgets: Sequence[Budget]) -> Iterator[RenderableType]:
         held = f"{size(budget.actual_bytes)} of {size(budget.limit_bytes)}"
         grid.add_row(budget.name, held, words(verdict))
     yield indented(grid)
+
+
+def _overrun(over: Overrun | None) -> Iterator[RenderableType]:
+    """Where to begin with a step that does not fit."""
+    if over is None:
+        return
+    yield words(
+        (f"{size(over.excess_bytes)} too much", "bold red"),
+        ("  findings about what is alive at the peak", "dim"),
+    )
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column()
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column()
+    for named in over.named[:_SHOWN_OVERRUN]:
+        found = named.finding
+        grid.add_row(
+            found.code,
+            size(named.peak_bytes),
+            words(cut(found.title, 90), (f"  {where(found.source)}", "dim")),
+        )
+    if over.named:
+        yield indented(grid)
+    else:
+        yield indented(words(("none: begin with the largest buffers above", "dim")))
 
 
 def _census(census: Census, width: int, everything: bool) -> Iterator[RenderableType]:

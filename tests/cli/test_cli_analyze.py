@@ -198,14 +198,19 @@ def test_a_dump_folder(run: Run, dense: Path, oom: Path, tmp_path: Path) -> None
     assert run("analyze", tmp_path, "--module", "jit_step")[1].startswith("jit_step · ")
     code, _, err = run("analyze", tmp_path, "--module", "jit")
     assert code == 2
-    assert "module_0002.jit_train_step, module_0001.jit_step" in err
+    assert "module_0002.jit_train_step (952.1 KiB), module_0001.jit_step (239.3 KiB)" in err
 
 
 def test_hbm_of_the_chip(run: Run, oom: Path) -> None:
     out = run("analyze", oom, "--topology", "v5e:2x4")[1]
     assert "of 15.8 GiB usable HBM" in out
     code, _, err = run("analyze", oom, "--topology", "v5litepod")
-    assert code == 0, err
+    assert (code, err) == (
+        3,
+        "error: the step does not fit: it needs 24.4 GiB of device memory (HBM), "
+        "a program may have 15.8 GiB on v5litepod\n",
+    )
+    assert run("analyze", oom, "--topology", "v5p:2x2x1")[0] == 0
     assert run("analyze", oom, "--topology", "h100:8")[0] == 2
 
 
@@ -218,3 +223,9 @@ def test_text_that_does_not_parse_is_shown_with_a_mark(run: Run, tmp_path: Path)
     assert "line 4, column" in error
     assert line.strip() == "ROOT %b = f32[4]{0} add(%a, %a)"
     assert mark.strip() == "^"
+
+
+def test_selected_and_ignored_leaves_nothing_to_run(run: Run, dense: Path) -> None:
+    code, out, err = run("analyze", dense, "--select", "HS101,HS2", "--ignore", "HS1,HS2")
+    assert (code, out) == (2, "")
+    assert err == "error: no rule is left to run: HS101, HS2 selected, HS1, HS2 ignored\n"

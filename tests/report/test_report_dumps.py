@@ -41,14 +41,15 @@ def test_only_the_optimized_module_counts(tmp_path: Path) -> None:
     put(tmp_path, "module_0000.jit_step.oom_intermediate_module.hlo.pb", 800)
     put(tmp_path, "module_0000.jit_step.after_optimizations-memory-usage-report.pb", 700)
     after = put(tmp_path, "module_0000.jit_step.after_optimizations.hlo.pb", 10)
-    assert choose(tmp_path, None) == (after, None)
+    chosen, note = choose(tmp_path, None)
+    assert (chosen.path, note) == (after, None)
 
 
 def test_a_dominant_module_is_taken_and_said(tmp_path: Path) -> None:
     put(tmp_path, "module_0000.jit_small.after_optimizations.hlo.pb", 100)
     large = put(tmp_path, "module_0001.jit_step.after_optimizations.hlo.pb.gz", 1000)
-    path, note = choose(tmp_path, None)
-    assert path == large
+    chosen, note = choose(tmp_path, None)
+    assert chosen.path == large
     assert note == "took module_0001.jit_step, by far the largest of 2 modules; --module takes another"
 
 
@@ -56,11 +57,11 @@ def test_modules_of_like_size_have_to_be_chosen(tmp_path: Path) -> None:
     put(tmp_path, "module_0000.jit_eval.after_optimizations.hlo.pb", 100)
     train = put(tmp_path, "module_0001.jit_train.after_optimizations.hlo.pb", 120)
     with pytest.raises(
-        UserError, match=r"choose one with --module: module_0001.jit_train, module_0000.jit_eval"
+        UserError, match=r"with --module: module_0001.jit_train \(120 B\), module_0000.jit_eval \(100 B\)"
     ):
         choose(tmp_path, None)
     for name in ("jit_train", "module_0001", "module_0001.jit_train", train.name):
-        assert choose(tmp_path, name)[0] == train
+        assert choose(tmp_path, name)[0].path == train
     with pytest.raises(UserError, match="has no module 'nope'"):
         choose(tmp_path, "nope")
     with pytest.raises(UserError, match="fits 2 modules"):
@@ -69,7 +70,7 @@ def test_modules_of_like_size_have_to_be_chosen(tmp_path: Path) -> None:
 
 def test_many_choices_are_not_all_listed(tmp_path: Path) -> None:
     for i in range(50):
-        put(tmp_path, f"module_{i:04}.jit_f.after_optimizations.hlo.pb", 10)
+        put(tmp_path, f"module_{i:04}.jit_f.after_optimizations.hlo.pb", 50 + i)
     with pytest.raises(UserError, match=r"and 30 more$"):
         choose(tmp_path, None)
 
@@ -78,13 +79,13 @@ def test_subfolders_are_looked_into(tmp_path: Path) -> None:
     put(tmp_path, "a/after_optimizations.hlo.pb", 10)
     inner = put(tmp_path, "b/after_optimizations.hlo.pb", 12)
     assert [d.label for d in dumped_modules(tmp_path)] == ["b/after_optimizations", "a/after_optimizations"]
-    assert choose(tmp_path, "b/after_optimizations")[0] == inner
+    assert choose(tmp_path, "b/after_optimizations")[0].path == inner
 
 
 def test_folders_that_hold_no_module(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no optimized module"):
         choose(tmp_path, None)
-    for other in ("before_optimizations.txt", "after_optimizations-live-range.txt", "config.pbtxt"):
+    for other in ("oom_intermediate_module.txt", "after_optimizations-live-range.txt", "config.pbtxt"):
         put(tmp_path, f"module_0000.jit_step.{other}", 10)
     with pytest.raises(UserError, match=r"no optimized module \(\*after_optimizations\.hlo\.pb or \.txt\)"):
         choose(tmp_path, None)
@@ -92,13 +93,13 @@ def test_folders_that_hold_no_module(tmp_path: Path) -> None:
 
 def test_text_is_taken_where_there_is_no_proto(tmp_path: Path) -> None:
     below = put(tmp_path, "a/module_0000.jit_f.sm_9.0_gpu_after_optimizations.txt", 10)
-    assert choose(tmp_path, "jit_f")[0] == below
+    assert choose(tmp_path, "jit_f")[0].path == below
     text = put(tmp_path, "module_0001.jit_step.cl_7.after_optimizations.txt", 10)
     put(tmp_path, "module_0001.jit_step.cl_7.after_optimizations-buffer-assignment.txt", 1000)
-    assert choose(tmp_path, None)[0] == text
+    assert choose(tmp_path, None)[0].path == text
     assert dumped_modules(tmp_path)[0].label == "module_0001.jit_step"
     proto = put(tmp_path, "module_0001.jit_step.cl_7.after_optimizations.hlo.pb", 1)
-    assert choose(tmp_path, None)[0] == proto
+    assert choose(tmp_path, None)[0].path == proto
 
 
 def test_what_a_step_is() -> None:
@@ -137,3 +138,36 @@ def test_the_wrong_module_of_a_file(shared_dump: object) -> None:
     with pytest.raises(UserError, match="holds the module 'jit_train_step', not 'jit_eval'"):
         open_hlo(str(path), module="jit_eval")
     assert open_hlo(str(path), module="jit_train_step").file.module.name == "jit_train_step"
+
+
+def test_a_module_that_did_not_get_through_the_passes_is_a_choice_too(tmp_path: Path) -> None:
+    put(tmp_path, "module_0000.jit_small.cl_7.after_optimizations.hlo.pb", 100)
+    put(tmp_path, "module_0000.jit_small.cl_7.before_optimizations.hlo.pb", 90)
+    before = put(tmp_path, "module_0004.jit_step.cl_7.before_optimizations.hlo.pb", 350)
+    with pytest.raises(UserError, match=r"module_0004.jit_step \(350 B, before optimization\)"):
+        choose(tmp_path, None)
+    chosen, _ = choose(tmp_path, "jit_step")
+    assert (chosen.path, chosen.optimized) == (before, False)
+
+
+def test_several_processes_in_one_folder(tmp_path: Path) -> None:
+    first = put(tmp_path, "1795982160.module_0000.jit_step.cl_7.after_optimizations.hlo.pb", 1000)
+    put(tmp_path, "1795982170.module_0000.jit_step.cl_7.after_optimizations.hlo.pb", 1000)
+    put(tmp_path, "1795982150.module_0000.jit_init.cl_7.after_optimizations.hlo.pb", 10)
+    chosen, note = choose(tmp_path, None)
+    assert chosen.path == first
+    assert note == f"took {first.name}, by far the largest of 3 modules; --module takes another"
+    assert choose(tmp_path, "jit_init")[0].label == "module_0000.jit_init"
+
+
+def test_a_damaged_proto_gives_way_to_its_text(tmp_path: Path) -> None:
+    put(tmp_path, "module_0000.jit_f.after_optimizations.hlo.pb", 0)
+    text = "HloModule jit_f\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
+    (tmp_path / "module_0000.jit_f.after_optimizations.txt").write_text(text)
+    assert open_hlo(str(tmp_path)).notes == ()
+    put(tmp_path, "module_0000.jit_f.after_optimizations.hlo.pb", 7)
+    (note,) = open_hlo(str(tmp_path)).notes
+    assert note.endswith("; read module_0000.jit_f.after_optimizations.txt in its place")
+    (tmp_path / "module_0000.jit_f.after_optimizations.txt").write_text(text[:-9])
+    with pytest.raises(UserError, match=r"hlo\.pb is no HLO module"):
+        open_hlo(str(tmp_path))
