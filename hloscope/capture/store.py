@@ -86,15 +86,23 @@ class Store:
 
     def staging(self) -> Path:
         """A new, empty folder on the same file system, for one capture; its maker removes it."""
-        parent = self.folder / "staging"
+        return self._new_folder("staging")
+
+    def _new_folder(self, room: str, prefix: str = "") -> Path:
+        parent = self.folder / room
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(dir=parent))
+            return Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
         except OSError as error:
             raise UserError(
                 f"cannot write to {self.folder} ({error.strerror}); set {FOLDER_VARIABLE} to a folder that "
                 "compiled steps can be kept in"
             ) from error
+
+    def capture_folder(self) -> Path:
+        """A new, empty folder for the dump of a wrapped command; it is dropped when room is needed."""
+        self.evict()
+        return self._new_folder("captures", time.strftime("%Y%m%d-%H%M%S-"))
 
     def place(self, key: str) -> Path:
         """Where the artifact with this key lies, or would."""
@@ -147,7 +155,7 @@ class Store:
         for path in _folders(self.folder / "staging"):
             if _used(path) < time.time() - _STALE_SECONDS:
                 shutil.rmtree(path, ignore_errors=True)
-        places = [*_folders(self.folder / "artifacts"), *_folders(self.folder / "failed")]
+        places = [p for room in ("artifacts", "failed", "captures") for p in _folders(self.folder / room)]
         newest_first = sorted(places, key=lambda path: (path == keep, _used(path)), reverse=True)
         total = 0
         for path in newest_first:

@@ -20,6 +20,8 @@ from hloscope.cli.options import (
     All,
     Budgets,
     Code,
+    Command,
+    DumpFolder,
     FailOn,
     Fresh,
     GraphFormat,
@@ -30,6 +32,7 @@ from hloscope.cli.options import (
     InstructionName,
     Json,
     ModuleName,
+    Modules,
     ProtoOut,
     Quiet,
     Select,
@@ -178,6 +181,41 @@ def analyze(
             fresh=fresh,
             timeout=timeout,
             quiet=quiet,
+        ),
+    )
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def capture(
+    command: Command,
+    folder: DumpFolder = None,
+    module: Modules = None,
+    json: Json = None,
+    valid_fraction: ValidFraction = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    everything: All = False,
+) -> Callable[[], int]:
+    """Run a command, and report on every module that it compiles.
+
+    hloscope capture -- python train.py --steps 3
+
+    The command runs as it would without hloscope, with the compiler's dump flags set in XLA_FLAGS: its input,
+    output, signals and exit code are passed through. The report comes on standard error when it has ended.
+    """
+    from hloscope.cli import capture as own
+
+    return partial(
+        own.run,
+        own.Request(
+            command=tuple(command),
+            folder=folder,
+            module=module,
+            json=json,
+            valid_fraction=valid_fraction,
+            select=tuple(select or ()),
+            ignore=tuple(ignore or ()),
+            everything=everything,
         ),
     )
 

@@ -85,3 +85,15 @@ GraphFormat = Annotated[
 GraphOut = Annotated[
     str | None, typer.Option("--output", "-o", metavar="FILE", help="Write .dot or .svg here.")
 ]
+Command = Annotated[
+    list[str],
+    typer.Argument(metavar="-- CMD ...", help="The command and its arguments.", show_default=False),
+]
+DumpFolder = Annotated[
+    str | None,
+    typer.Option("--dir", metavar="DIR", help="Dump into this folder; by default into one in the cache."),
+]
+Modules = Annotated[
+    str | None,
+    typer.Option("--module", metavar="REGEX", help="Only modules whose names this is found in."),
+]

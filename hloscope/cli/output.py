@@ -7,10 +7,10 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from hloscope.errors import UserError
 
@@ -75,8 +75,12 @@ class JsonOutput:
         return Path(name)
 
     def write(self, report: Report) -> None:
-        """Write the report. ASCII only: what is odd in a name is spelled out, as JSON does."""
-        text = json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n"
+        """Write the report."""
+        self.write_json(report.to_dict())
+
+    def write_json(self, value: Mapping[str, Any]) -> None:
+        """Write JSON values. ASCII only: what is odd in a name is spelled out, as JSON does."""
+        text = json.dumps(value, indent=1, allow_nan=False) + "\n"
         if self.is_standard:
             _write(text, sys.stdout)
             return

@@ -81,8 +81,13 @@ def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
         chosen, note = choose(folder, module)
     except OSError as error:
         raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
+    return open_module(chosen, target, () if note is None else (note,))
+
+
+def open_module(chosen: Dumped, source: str, notes: tuple[str, ...] = ()) -> Opened:
+    """A module of a dump folder, from the first of its files that can be read. Raises UserError if none can."""
     file, damage = _read_any(chosen)
-    return open_dumped(file, target, tuple(line for line in (note, damage) if line is not None))
+    return open_dumped(file, source, notes if damage is None else (*notes, damage))
 
 
 def _read_any(chosen: Dumped) -> tuple[HloFile, str | None]:
