@@ -89,7 +89,8 @@ def test_the_command_runs_as_ever_and_is_reported(script: Callable[[str], Path],
     assert (done.returncode, done.stdout) == (5, "sum 262144.0 hello\n")
     assert done.stderr.count("a word on standard error\n") == 1
     report = json.loads(file.read_text())
-    jsonschema.Draft202012Validator(SCHEMA).evolve(schema=SCHEMA["$defs"]["capture"]).validate(report)
+    captured = jsonschema.Draft202012Validator(SCHEMA).evolve(schema=SCHEMA["$defs"]["capture"])  # pyright: ignore
+    captured.validate(report)  # pyright: ignore
     assert (report["command"], report["exit_code"], report["folder"]) == (command, 5, str(folder))
     # Largest first; the child, which fails, compiled the same.
     (step, *_) = report["modules"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,8 +134,8 @@ def test_a_notebook_is_no_step_yet(tmp_path: Path) -> None:
         open_hlo(str(tmp_path / "a.ipynb"))
 
 
-def test_the_wrong_module_of_a_file(shared_dump: object) -> None:
-    path = shared_dump("dense").path  # pyright: ignore
+def test_the_wrong_module_of_a_file(dump_file: Callable[[str], Path]) -> None:
+    path = dump_file("dense")
     with pytest.raises(UserError, match="holds the module 'jit_train_step', not 'jit_eval'"):
         open_hlo(str(path), module="jit_eval")
     assert open_hlo(str(path), module="jit_train_step").file.module.name == "jit_train_step"
