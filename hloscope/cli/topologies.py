@@ -8,7 +8,7 @@ from rich.console import Group
 
 from hloscope.capture import topology_names
 from hloscope.cli.output import write_text
-from hloscope.report.devices import Chip, chips
+from hloscope.devices import Chip, chips
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import words
 from hloscope.units import size

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.ragged import valid_rows
 from hloscope.capture import capture_step
+from hloscope.devices import chips
 from hloscope.engine import run_rules
 from hloscope.errors import UserError
-from hloscope.report.devices import chips
 from hloscope.report.identity import chip_of, identify
 from hloscope.report.model import Ragged, Report
 from hloscope.report.overrun import overrun

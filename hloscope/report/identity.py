@@ -10,7 +10,7 @@ from hloscope.analysis.memory import Memory
 from hloscope.capture import Topology, topology_names
 from hloscope.errors import UserError
 from hloscope.hlo import Module
-from hloscope.report.devices import chips
+from hloscope.devices import chips
 from hloscope.report.model import Target
 from hloscope.report.target import Opened
 from hloscope.units import size

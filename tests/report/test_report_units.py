@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from hloscope.devices import chips
 from hloscope.errors import UserError
 from hloscope.hlo import SourceFrame
-from hloscope.report.devices import chips
 from hloscope.units import count, parse_size, percent, plural, share, size, where
 
 
