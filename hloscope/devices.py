@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -26,6 +27,15 @@ class Ici:
     hop_seconds: float  # latency from one chip to the next
     die_to_die_bytes_per_second: float | None = None  # between the two devices of one chip
     dcn_bytes_per_second: float | None = None  # of one device, to another slice
+
+    def wraps(self, shape: Sequence[int]) -> list[bool]:
+        """Which axes of a slice of this shape (chips along each axis) have their ends joined."""
+        shape = list(shape)[: self.dimensions]
+        if self.wrap_needs_all:
+            return [len(shape) == self.dimensions and all(n % self.wrap_size == 0 for n in shape)] * len(
+                shape
+            )
+        return [size == self.wrap_size for size in shape]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Figures and places in words: sizes in binary units, counts with separators, the unknown as `unknown`."""
+"""Figures and places in words: sizes in binary units, times, counts with separators, the unknown as `unknown`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _UNITS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY[:5])} | {
     unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))
 }
+_DURATIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _SIZE = re.compile(
     r"\s*([0-9]{1,18}(?:_[0-9]{1,18}){0,6}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*", re.IGNORECASE | re.ASCII
 )
@@ -31,6 +32,19 @@ def size(value: int | None) -> str:
     # 1023.96 MiB is 1 GiB, not 1024.0 MiB.
     power = min(int(math.log(abs(value) * 1.00005, 1024)), len(_BINARY) - 1)
     return f"{value / 1024**power:.1f} {_BINARY[power]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them: `1.08 ms`, `680 us`, `12.3 s`, `unknown`."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds == 0:
+        return "0 s"
+    # Three digits, so 999.6 us is 1.00 ms.
+    scale, unit = next((pair for pair in _DURATIONS if abs(seconds) * 1.0005 >= pair[0]), _DURATIONS[-1])
+    value = seconds / scale
+    digits = max(0, 2 - math.floor(math.log10(abs(value) * 1.0005))) if value else 0
+    return f"{value:,.{min(digits, 2)}f} {unit}"
 
 
 def count(value: int | None) -> str:

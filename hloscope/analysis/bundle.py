@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from hloscope.analysis.collectives import Collectives
     from hloscope.analysis.memory import Memory
     from hloscope.analysis.rows import Rows
+    from hloscope.analysis.wire_place import Torus
     from hloscope.capture.artifact import MemoryStats
+    from hloscope.devices import Chip
     from hloscope.hlo import HloFile, Module, protos
 
 
@@ -21,7 +23,9 @@ class Analyses:
     `stats` are the compiler's own figures, `mesh` the axis sizes in mesh order and `mesh_device_ids` the
     device ids in row-major mesh order. `hbm_limit_bytes` is the memory of one device, in bytes.
     `parameter_names` name the entry's parameters in order. `valid_fraction` is the share (0 to 1] of a ragged
-    buffer's rows that hold tokens, and `valid_fraction_source` says who told it.
+    buffer's rows that hold tokens, and `valid_fraction_source` says who told it. `chip` has the figures of the
+    chip, `topology` is its name, `device_coordinates` are x, y, z and core of the topology's devices by id, and
+    `wraps` says which of its axes have joined ends.
     """
 
     def __init__(
@@ -36,6 +40,10 @@ class Analyses:
         parameter_names: Sequence[str] = (),
         valid_fraction: float | None = None,
         valid_fraction_source: str | None = None,
+        chip: Chip | None = None,
+        topology: str | None = None,
+        device_coordinates: Sequence[Sequence[int]] | None = None,
+        wraps: Sequence[bool] | None = None,
     ) -> None:
         self.module = module
         self.buffer_assignment = buffer_assignment
@@ -46,6 +54,10 @@ class Analyses:
         self.parameter_names = tuple(parameter_names)
         self.valid_fraction = valid_fraction
         self.valid_fraction_source = valid_fraction_source
+        self.chip = chip
+        self.topology = topology
+        self.device_coordinates = device_coordinates
+        self.wraps = wraps
 
     @classmethod
     def of_file(cls, file: HloFile) -> Analyses:
@@ -77,7 +89,22 @@ class Analyses:
         """Collectives by kind, shape and mesh axis."""
         from hloscope.analysis.collectives import find_collectives
 
-        return find_collectives(self.module, mesh=self.mesh, mesh_device_ids=self.mesh_device_ids)
+        return find_collectives(
+            self.module, mesh=self.mesh, mesh_device_ids=self.mesh_device_ids, torus=self.torus
+        )
+
+    @cached_property
+    def torus(self) -> Torus | None:
+        """Where the module's devices stand on the torus of chips; None where that is not known."""
+        from hloscope.analysis.wire_place import find_torus
+
+        return find_torus(
+            self.module,
+            chip=self.chip,
+            topology=self.topology,
+            coordinates=self.device_coordinates,
+            wraps=self.wraps,
+        )
 
     @cached_property
     def rows(self) -> Rows:

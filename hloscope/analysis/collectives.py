@@ -1,4 +1,4 @@
-"""The collectives of a step, by kind, shape and mesh axis."""
+"""The collectives of a step, by kind, shape and mesh axis, with their time on the wire."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.analysis.mesh_axes import MeshAxes, find_mesh, mesh_axes_of
 from hloscope.analysis.place import phase_of_name, provenance
+from hloscope.analysis.wire import WireCost, wire_cost
 from hloscope.analysis.work import (
     body_opcodes,
     collective_opcode,
@@ -18,14 +19,16 @@ from hloscope.analysis.work import (
 )
 
 if TYPE_CHECKING:
+    from hloscope.analysis.wire_place import Torus
     from hloscope.analysis.work import Running
-    from hloscope.hlo import Computation, Instruction, Module, Shape, SourceFrame
+    from hloscope.hlo import Instruction, Module, Shape, SourceFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """Collectives that are alike. `bytes` are the payload of all executions: the larger of operand and
-    result bytes on one device, without padding. None is unknown."""
+    result bytes on one device, without padding. `wire` is one execution of the slowest of them on the wire, and
+    `seconds` the sum of all executions. None is unknown."""
 
     opcode: str  # "all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", ...
     form: str  # "opcode", or "fusion" for a reduce-scatter spelt as all-reduce and dynamic-slice
@@ -37,6 +40,9 @@ class Collective:
     count: int
     executions: int | None
     bytes: int | None
+    payload: int  # of one execution, bytes
+    wire: WireCost | None
+    seconds: float | None
     offload: str | None  # "sparsecore" or None
     asynchronous: bool
     phase: str
@@ -54,23 +60,41 @@ class Collectives:
 
 
 def find_collectives(
-    module: Module, *, mesh: Mapping[str, int] | None = None, mesh_device_ids: Sequence[int] | None = None
+    module: Module,
+    *,
+    mesh: Mapping[str, int] | None = None,
+    mesh_device_ids: Sequence[int] | None = None,
+    torus: Torus | None = None,
 ) -> Collectives:
     """Every collective of a module, each once however it is spelt, the like ones folded.
 
     `mesh` is the step's own (axis name to size, major axis first), for naming the axes of collectives whose
     groups name none; without it the mesh that the module names elsewhere is used. `mesh_device_ids` are the
     hardware ids of the mesh's devices in its order, where that is not the order of the device assignment.
+    `torus` is where the devices stand; without it no time is known.
     """
     places = running(module)
-    sites = [site for computation, place in places.items() for site in _sites(computation, place)]
-    axes = find_mesh(module, [site.collective for site in sites], mesh, mesh_device_ids)
-    groups: dict[_Key, list[_Site]] = {}
-    for site in sites:
-        groups.setdefault(_key(site, axes), []).append(site)
-    found = [_fold(key, alike) for key, alike in groups.items()]
+    sites = [
+        (site, place)
+        for computation, place in places.items()
+        for instruction in computation.instructions
+        for site in _sites_of(instruction)
+    ]
+    axes = find_mesh(module, [site.collective for site, _ in sites], mesh, mesh_device_ids)
+    groups: dict[_Key, list[tuple[_Site, Running]]] = {}
+    for site, place in sites:
+        groups.setdefault(_key(site, place, axes), []).append((site, place))
+    found = [_fold(key, alike, torus) for key, alike in groups.items()]
     found.sort(key=lambda c: (-(c.bytes or 0), c.opcode, c.shape, c.phase))
     return Collectives(collectives=tuple(found), mesh=dict(axes.sizes) if axes else None)
+
+
+def wire_costs(instruction: Instruction, torus: Torus | None) -> list[WireCost | None]:
+    """One execution of each collective that an instruction is, or, as a fusion, holds; empty if there is none.
+
+    None stands for one whose time is not known.
+    """
+    return [_wire(site, torus) for site in _sites_of(instruction)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +103,18 @@ class _Site:
 
     instruction: Instruction
     collective: Instruction
-    place: Running
+
+    @property
+    def opcode(self) -> str:
+        """The collective that it really is."""
+        own = self.collective.opcode
+        return "reduce-scatter" if self.slices else collective_opcode(own) or own
+
+    @property
+    def payload(self) -> int:
+        """The larger of operand and result, in bytes on one device."""
+        operands = sum(o.shape.bytes for o in self.collective.operands)
+        return max(operands, sum(s.bytes for s in self.results))
 
     @property
     def is_fused(self) -> bool:
@@ -114,13 +149,12 @@ class _Key:
     phase: str
 
 
-def _sites(computation: Computation, place: Running) -> Iterator[_Site]:
-    for instruction in computation.instructions:
-        if collective_opcode(instruction.opcode):
-            yield _Site(instruction=instruction, collective=instruction, place=place)
-        elif instruction.opcode == "fusion":
-            for inner in _within(instruction):
-                yield _Site(instruction=instruction, collective=inner, place=place)
+def _sites_of(instruction: Instruction) -> Iterator[_Site]:
+    if collective_opcode(instruction.opcode):
+        yield _Site(instruction=instruction, collective=instruction)
+    elif instruction.opcode == "fusion":
+        for inner in _within(instruction):
+            yield _Site(instruction=instruction, collective=inner)
 
 
 def _within(fusion: Instruction) -> Iterator[Instruction]:
@@ -145,12 +179,11 @@ def _only_slices(value: Instruction) -> list[Instruction]:
     return found
 
 
-def _key(site: _Site, mesh: MeshAxes | None) -> _Key:
+def _key(site: _Site, place: Running, mesh: MeshAxes | None) -> _Key:
     collective = site.collective
     groups = collective.replica_groups
-    opcode = "reduce-scatter" if site.slices else collective_opcode(collective.opcode) or collective.opcode
     return _Key(
-        opcode,
+        site.opcode,
         "fusion" if site.is_fused else "opcode",
         shape_text(*site.results),
         shape_text(*(o.shape for o in collective.operands)),
@@ -158,7 +191,7 @@ def _key(site: _Site, mesh: MeshAxes | None) -> _Key:
         mesh_axes_of(collective, mesh),
         groups.group_size if groups else None,
         _offload(collective),
-        site.place.asynchronous or collective.opcode.endswith("-start"),
+        place.asynchronous or collective.opcode.endswith("-start"),
         phase_of_name(provenance(site.instruction).op_name).value,
     )
 
@@ -186,14 +219,20 @@ def _offload(collective: Instruction) -> str | None:
     return "sparsecore" if on_sparsecore or thread == "sparsecore" else thread
 
 
-def _fold(key: _Key, sites: list[_Site]) -> Collective:
-    instructions = tuple(site.instruction for site in sites)
-    runs = [site.place.executions for site in sites]
+def _wire(site: _Site, torus: Torus | None) -> WireCost | None:
+    return None if torus is None else wire_cost(site.opcode, site.payload, site.collective, torus)
+
+
+def _fold(key: _Key, sites: list[tuple[_Site, Running]], torus: Torus | None) -> Collective:
+    instructions = tuple(site.instruction for site, _ in sites)
+    runs = [place.executions for _, place in sites]
     known = [n for n in runs if n is not None]
     executions = sum(known) if len(known) == len(runs) else None
     # Alike in both shapes, so alike in payload.
-    results = sum(s.bytes for s in sites[0].results)
-    payload = max(sum(o.shape.bytes for o in sites[0].collective.operands), results)
+    payload = sites[0][0].payload
+    costs = [_wire(site, torus) for site, _ in sites]
+    timed = [cost for cost in costs if cost is not None]
+    seconds = [n * cost.seconds for n, cost in zip(runs, costs, strict=True) if n is not None and cost]
     named = provenance(instructions[0])
     return Collective(
         opcode=key.opcode,
@@ -206,6 +245,9 @@ def _fold(key: _Key, sites: list[_Site]) -> Collective:
         count=len(instructions),
         executions=executions,
         bytes=None if executions is None else executions * payload,
+        payload=payload,
+        wire=max(timed, key=lambda cost: cost.seconds) if len(timed) == len(sites) else None,
+        seconds=sum(seconds) if len(seconds) == len(sites) else None,
         offload=key.offload,
         asynchronous=key.asynchronous,
         phase=key.phase,

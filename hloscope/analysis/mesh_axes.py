@@ -108,9 +108,8 @@ def find_mesh(
 
 def mesh_axes_of(collective: Instruction, mesh: MeshAxes | None) -> tuple[str, ...] | None:
     """The mesh axes that a collective joins, in mesh order; None where they cannot be told."""
-    pairs = collective.proto.source_target_pairs
-    if pairs:
-        return mesh.axes_of_pairs([(p.source, p.target) for p in pairs]) if mesh else None
+    if pairs := collective.source_target_pairs:
+        return mesh.axes_of_pairs(pairs) if mesh else None
     groups = collective.replica_groups
     if groups is not None and groups.axes is not None and groups.mesh is not None:
         names = groups.axes

@@ -53,7 +53,9 @@ class Artifact:
     the module before optimizations, an HloProto, gzip.
 
     `mesh_axes` and `mesh_device_ids` describe the mesh found in the shardings: axis sizes in mesh order, and
-    device ids in row-major mesh order. `hbm_limit_bytes` is the device memory that the compiler lets a
+    device ids in row-major mesh order. `device_coordinates` are x, y, z and core of the topology's devices by id,
+    as libtpu gives them, `wraps` the axes whose ends are joined; None if not known. `hbm_limit_bytes` is the
+    device memory that the compiler lets a
     program have, to the 0.01 GiB that it prints. `flags` are the compiler's flags that are not at their
     defaults (see `dump.user_flags`). `parameter_names` name the module's entry parameters in order, by
     argument and pytree path, `params['w']`; an argument that the step does not use is no parameter.
@@ -74,6 +76,8 @@ class Artifact:
     num_devices: int
     mesh_axes: dict[str, int] | None = None
     mesh_device_ids: list[int] | None = None
+    device_coordinates: list[list[int]] | None = None
+    wraps: list[bool] | None = None
     memory_stats: MemoryStats | None = None
     hbm_limit_bytes: int | None = None
     versions: dict[str, str | None]

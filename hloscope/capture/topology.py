@@ -68,6 +68,20 @@ class Topology:
         """How many devices there are: two per chip on v2, v3 and tpu7x, one on the others."""
         return len(self.devices)
 
+    @property
+    def coordinates(self) -> list[list[int]] | None:
+        """x, y, z of the chip and the core on it, of every device by id; None if the platform does not tell."""
+        if [d.id for d in self.devices] != list(range(self.num_devices)):
+            return None
+        found = [_place(d) for d in self.devices]
+        known = [place for place in found if len(place) == 4]
+        return known if len(known) == len(found) else None
+
+    @property
+    def wraps(self) -> list[bool] | None:
+        """Which axes of the slice have their ends joined, as the compiler is told; None if it is not told."""
+        return topology_names.wraps(self.name)
+
     def check(self) -> None:
         """`UserError` if there is no such topology."""
         self.num_devices  # noqa: B018  # asking for the devices is the check
@@ -100,6 +114,12 @@ class Topology:
             )
 
 
+def _place(device: Any) -> list[int]:
+    """x, y, z and core of a device; fewer numbers where the platform does not tell."""
+    numbers: list[object] = [*getattr(device, "coords", ()), getattr(device, "core_on_chip", None)]
+    return [n for n in numbers if isinstance(n, int)]
+
+
 def _ordered(devices: tuple[Device, ...], shape: tuple[int, ...]) -> Any:
     from jax.experimental import mesh_utils
 
@@ -116,6 +136,9 @@ def _tpu_devices(name: str) -> tuple[Device, ...]:
     topologies: Any = importlib.import_module("jax.experimental.topologies")
     # jax on a real v4 sees one device per chip; libtpu's default for a description is one per core.
     options: dict[str, Any] = {"chip_config_name": "megacore"} if topology_names.chip_of(name) == "v4" else {}
+    # Left alone, libtpu compiles for a mesh without the links that join the ends of a real slice.
+    if any(wraps := topology_names.wraps(name) or ()):
+        options["wrap"] = wraps
     if bounds := _small_bounds(name):
         options["chips_per_host_bounds"] = bounds
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hloscope.devices import chips
+
 # Where the spelling differs from libtpu's: product names, GCE accelerator types, older spellings.
 _ALIASES = {
     "v5": "v5p",
@@ -46,6 +48,16 @@ def chip_of(name: str) -> str:
     head = re.split(r"[:=_\-]", name.strip().lower(), maxsplit=1)[0].strip()
     head = head.removeprefix("tpu ")
     return _ALIASES.get(head, head)
+
+
+def wraps(name: str) -> list[bool] | None:
+    """Which axes of the slice of this name have their ends joined; None for what has no figures, or is twisted."""
+    found, chip = _NAME.match(name.strip().lower()), chips().get(chip_of(name))
+    if found is None or chip is None or found["twist"] or "x" not in found["shape"]:
+        return None
+    sizes = found["shape"].split("x")
+    # libtpu counts three dimensions on every chip.
+    return [*chip.ici.wraps([int(size) for size in sizes]), False][:3] if all(sizes) else None
 
 
 def zero_sized(name: str) -> bool:

@@ -175,6 +175,8 @@ class Job:
             num_devices=used,
             mesh_axes=None if mesh is None else dict(mesh.shape),
             mesh_device_ids=None if mesh is None else lowering.mesh_device_ids(mesh),
+            device_coordinates=self.topology.coordinates,
+            wraps=self.topology.wraps,
             versions=versions(),
             flags={},
             compiler_options=options,
@@ -191,7 +193,7 @@ class Job:
             {
                 "stablehlo": lowered.as_text(debug_info=True),
                 "devices": lowering.device_assignment(shardings),
-                "topology": self.topology.name,
+                "topology": [self.topology.name, self.topology.wraps],
                 "options": {name: [type(value).__name__, value] for name, value in options.items()},
                 "environment": list(environment_flags()),
                 "versions": versions(),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Instruction:
     """One HLO instruction. Equal only to itself; what is not wrapped here is on `proto` (do not change it)."""
 
-    __slots__ = ("_computation", "_id", "_name", "_opcode", "_operands", "_proto", "_shape")
+    __slots__ = ("_computation", "_id", "_name", "_opcode", "_operands", "_pairs", "_proto", "_shape")
 
     def __init__(self, proto: protos.Instruction, computation: Computation) -> None:
         self._proto = proto
@@ -29,6 +29,7 @@ class Instruction:
         self._id = proto.id
         self._shape: Shape | None = None
         self._operands: tuple[Instruction, ...] | None = None
+        self._pairs: tuple[tuple[int, int], ...] | None = None
 
     @property
     def name(self) -> str:
@@ -139,6 +140,13 @@ class Instruction:
     def replica_groups(self) -> ReplicaGroups | None:
         """The devices that a collective joins; None where it names none."""
         return decode_replica_groups(self._proto)
+
+    @property
+    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
+        """From which device to which a `collective-permute` sends; empty of anything else."""
+        if self._pairs is None:
+            self._pairs = tuple((p.source, p.target) for p in self._proto.source_target_pairs)
+        return self._pairs
 
     @property
     def execution_thread(self) -> str | None:

@@ -110,4 +110,8 @@ def _analyses(opened: Opened, topology: str | None, valid_fraction: float | None
         else "step"
         if told is not None
         else None,
+        chip=known,
+        topology=artifact.topology if artifact else topology,
+        device_coordinates=artifact.device_coordinates if artifact else None,
+        wraps=artifact.wraps if artifact else None,
     )

@@ -9,8 +9,10 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from hloscope.analysis.census import Census, Family
+from hloscope.analysis.collective_sizes import SizeClass, size_classes
 from hloscope.analysis.collectives import Collective
 from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
+from hloscope.analysis.wire import WireCost
 from hloscope.hlo import Instruction, Shape, SourceFrame
 from hloscope.report.model import Budget, Ragged, Report, Target
 from hloscope.report.overrun import Overrun
@@ -21,7 +23,7 @@ SCHEMA_VERSION = 1
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The report as JSON values. No time model stands behind it yet: every figure in seconds is null."""
+    """The report as JSON values."""
     return {
         "schema_version": SCHEMA_VERSION,
         "target": _target(report.target),
@@ -29,6 +31,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "counts": _counts(report.census),
         "census": [_family(f) for f in report.census.families],
         "collectives": [_collective(c) for c in report.collectives.collectives],
+        "collective_sizes": [_size_class(c) for c in size_classes(report.collectives.collectives)],
         "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
         "findings": [_finding(f) for f in report.findings],
         "overrun": None if report.overrun is None else _overrun(report.overrun),
@@ -157,7 +160,8 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "count": collective.count,
         "executions": collective.executions,
         "bytes": collective.bytes,
-        "seconds": None,
+        "wire": None if collective.wire is None else _wire(collective.wire),
+        "seconds": collective.seconds,
         "exposed_seconds": None,
         "offload": collective.offload,
         "asynchronous": collective.asynchronous,
@@ -165,6 +169,34 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "op_name": collective.op_name,
         "source": _source(collective.source),
         "instructions": _names(collective.instructions),
+    }
+
+
+def _wire(wire: WireCost) -> dict[str, Any]:
+    return {
+        "bytes": wire.bytes,
+        "seconds": wire.seconds,
+        "latency_seconds": wire.latency_seconds,
+        "transfer_seconds": wire.transfer_seconds,
+        "bound_by": wire.bound_by,
+        "algorithm": wire.algorithm,
+        "links": wire.links,
+        "hops": wire.hops,
+        "wraparound": wire.wraps,
+        "source_of_figure": wire.source,
+    }
+
+
+def _size_class(found: SizeClass) -> dict[str, Any]:
+    return {
+        "opcode": found.opcode,
+        "from_bytes": found.from_bytes,
+        "to_bytes": found.to_bytes,
+        "count": found.count,
+        "executions": found.executions,
+        "bytes": found.bytes,
+        "seconds": found.seconds,
+        "latency_seconds": found.latency_seconds,
     }
 
 

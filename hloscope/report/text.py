@@ -9,19 +9,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hloscope.analysis.census import Census, Family
-from hloscope.analysis.collectives import Collective
 from hloscope.report.model import Budget, Report, Target
 from hloscope.report.overrun import Overrun
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, joined, words
+from hloscope.report.text_collectives import collectives
 from hloscope.report.text_findings import findings
 from hloscope.report.text_memory import memory
 from hloscope.report.text_ragged import ragged_buffers
 from hloscope.rule import Finding
-from hloscope.units import UNKNOWN, count, plural, size, where
+from hloscope.units import count, plural, size, where
 
 _SHOWN_FAMILIES = 10
-_SHOWN_COLLECTIVES = 8
 _SHOWN_WARNINGS = 4
 _SHOWN_OVERRUN = 5
 
@@ -34,7 +33,7 @@ def render(report: Report, *, width: int, everything: bool = False) -> Group:
         _overrun(report.overrun),
         _budgets(report.budgets),
         _census(report.census, width, everything),
-        _collectives(report.collectives.collectives, width, everything),
+        collectives(report.collectives.collectives, width, everything),
         ragged_buffers(report.ragged_buffers, width),
         findings(report.findings, everything),
         _hints(report),
@@ -180,48 +179,6 @@ def _family_row(family: Family) -> list[str]:
         size(family.bytes),
         where(family.source),
         kind,
-    ]
-
-
-def _collectives(collectives: Sequence[Collective], width: int, everything: bool) -> Iterator[RenderableType]:
-    payload = "payload: the larger of operand and result, of all runs in one step on one device"
-    yield words(("Collectives", "bold"), (f"  {payload}", "dim"))
-    if not collectives:
-        yield indented(words("none"))
-        return
-    shown = collectives if everything else collectives[:_SHOWN_COLLECTIVES]
-    columns = (
-        Column(title="kind"),
-        Column(title="phase"),
-        Column(title="shape", shrinks=True),
-        Column(title="dim", right=True, optional=1),
-        Column(title="over", shrinks=True, most=30),
-        Column(title="count", right=True, optional=2),
-        Column(title="runs", right=True),
-        Column(title="payload", right=True, style="bold"),
-        Column(title="on", optional=3),
-        Column(title="made by", shrinks=True, optional=4, cut_front=True, style="dim"),
-    )
-    yield table(columns, [_collective_row(c) for c in shown], width)
-    rest = len(collectives) - len(shown)
-    if rest:
-        yield indented(words((f"{plural(rest, 'more kind')} with --all", "dim")))
-
-
-def _collective_row(collective: Collective) -> list[str]:
-    axes = collective.mesh_axes
-    groups = UNKNOWN if collective.group_size is None else f"groups of {collective.group_size}"
-    return [
-        collective.opcode,
-        collective.phase,
-        collective.shape,
-        "" if collective.dimension is None else str(collective.dimension),
-        groups if axes is None else " × ".join(axes),
-        count(collective.count),
-        count(collective.executions),
-        size(collective.bytes),
-        {"sparsecore": "SparseCore"}.get(collective.offload or "", collective.offload or ""),
-        where(collective.source),
     ]
 
 

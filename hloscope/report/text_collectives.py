@@ -1,0 +1,93 @@
+"""The collectives in the terminal report: kinds, and with everything asked for also sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+
+from hloscope.analysis.collective_sizes import SizeClass, size_classes
+from hloscope.analysis.collectives import Collective
+from hloscope.report.tables import Column, table
+from hloscope.report.terminal import indented, words
+from hloscope.units import UNKNOWN, count, duration, plural, size, where
+
+_SHOWN = 8
+
+
+def collectives(found: Sequence[Collective], width: int, everything: bool) -> Iterator[RenderableType]:
+    """A line for each kind; times where any is known."""
+    payload = "payload: the larger of operand and result, of all runs in one step on one device"
+    yield words(("Collectives", "bold"), (f"  {payload}", "dim"))
+    if not found:
+        yield indented(words("none"))
+        return
+    shown = found if everything else found[:_SHOWN]
+    columns = [
+        Column(title="kind"),
+        Column(title="phase", optional=1),
+        Column(title="shape", shrinks=True),
+        Column(title="dim", right=True, optional=2),
+        Column(title="over", shrinks=True, most=30),
+        Column(title="count", right=True, optional=3),
+        Column(title="runs", right=True),
+        Column(title="payload", right=True, style="bold"),
+        Column(title="time", right=True),
+        Column(title="on", optional=4),
+        Column(title="made by", shrinks=True, optional=5, cut_front=True, style="dim"),
+    ]
+    rows = [_row(c) for c in shown]
+    if all(c.seconds is None for c in found):
+        del columns[8]
+        rows = [row[:8] + row[9:] for row in rows]
+    yield table(columns, rows, width)
+    rest = len(found) - len(shown)
+    if rest:
+        yield indented(words((f"{plural(rest, 'more kind')} with --all", "dim")))
+    if everything:
+        yield from _sizes(size_classes(found), width)
+
+
+def _row(collective: Collective) -> list[str]:
+    axes = collective.mesh_axes
+    groups = UNKNOWN if collective.group_size is None else f"groups of {collective.group_size}"
+    return [
+        collective.opcode,
+        collective.phase,
+        collective.shape,
+        "" if collective.dimension is None else str(collective.dimension),
+        groups if axes is None else " × ".join(axes),
+        count(collective.count),
+        count(collective.executions),
+        size(collective.bytes),
+        duration(collective.seconds),
+        {"sparsecore": "SparseCore"}.get(collective.offload or "", collective.offload or ""),
+        where(collective.source),
+    ]
+
+
+def _sizes(classes: Sequence[SizeClass], width: int) -> Iterator[RenderableType]:
+    yield words(("Collectives by size", "bold"), ("  payload of one run", "dim"))
+    columns = (
+        Column(title="kind"),
+        Column(title="payload"),
+        Column(title="count", right=True),
+        Column(title="runs", right=True),
+        Column(title="bytes", right=True),
+        Column(title="time", right=True),
+        Column(title="of it latency", right=True),
+    )
+    yield table(columns, [_size_row(c) for c in classes], width)
+
+
+def _size_row(found: SizeClass) -> list[str]:
+    upper = f"to {size(found.to_bytes)}" if found.to_bytes is not None else "and more"
+    return [
+        found.opcode,
+        f"{size(found.from_bytes)} {upper}",
+        count(found.count),
+        count(found.executions),
+        size(found.bytes),
+        duration(found.seconds),
+        duration(found.latency_seconds),
+    ]
