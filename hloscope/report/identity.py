@@ -8,9 +8,9 @@ import re
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.memory import Memory
 from hloscope.capture import Topology, topology_names
+from hloscope.devices import chips
 from hloscope.errors import UserError
 from hloscope.hlo import Module
-from hloscope.devices import chips
 from hloscope.report.model import Target
 from hloscope.report.target import Opened
 from hloscope.units import size
