@@ -12,7 +12,7 @@ from hloscope.analysis.memory_live import Ints, Replay, downsample, replay
 from hloscope.analysis.memory_order import Order, flat_order
 from hloscope.analysis.memory_peak import Buffer as Buffer
 from hloscope.analysis.memory_peak import BufferFamily as BufferFamily
-from hloscope.analysis.memory_peak import buffers_at_peak, fold
+from hloscope.analysis.memory_peak import buffers_at_peak, fold, largest_temporaries
 from hloscope.hlo import MEMORY_SPACES, Instruction, Module, Shape
 from hloscope.hlo.buffers import Allocation, Buffers, read_buffers
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hloscope.hlo import protos
 
 HBM = 0
+# So many of the largest buffers tell what is alive where, to within a few percent of the peak.
+_LARGEST = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +68,7 @@ class Memory:
     live: tuple[LivePoint, ...]
     buffers_at_peak: tuple[Buffer, ...]  # largest first
     families_at_peak: tuple[BufferFamily, ...]  # largest first
+    largest_temporaries: tuple[Buffer, ...] = ()  # of the whole schedule, at the peak or not, largest first
     schedule_length: int | None = None
     curve_positions: Ints | None = field(default=None, compare=False, repr=False)
     curve_bytes: Ints | None = field(default=None, compare=False, repr=False)
@@ -162,6 +165,7 @@ def _with_peak(
     positions, live = _whole_curve(heap, standing)
     return replace(
         memory,
+        largest_temporaries=largest_temporaries(buffers, order, heap, _LARGEST),
         peak_bytes=standing + heap.peak_bytes,
         peak_instruction=instruction,
         peak_position=position,

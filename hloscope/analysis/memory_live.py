@@ -33,8 +33,8 @@ class Replay:
     """Bytes of one heap over time.
 
     `positions` and `bytes` are parallel, int64: from that schedule position on, that many bytes are live.
-    `peak_event` is the event that reaches `peak_bytes` first, `slots` what is alive then; `event_positions`
-    tells where in the schedule an event takes effect.
+    `peak_event` is the event that reaches `peak_bytes` first; `slots` are all that ever lived, in the order of
+    their begin; `event_positions` tells where in the schedule an event takes effect.
     """
 
     positions: Ints
@@ -43,6 +43,12 @@ class Replay:
     peak_event: int
     slots: tuple[Slot, ...]
     event_positions: Ints
+
+    @property
+    def slots_at_peak(self) -> tuple[Slot, ...]:
+        """What is alive at the peak."""
+        peak = self.peak_event
+        return tuple(s for s in self.slots if s.begin <= peak and (s.end is None or s.end > peak))
 
 
 def replay(trace: Trace, buffers: Buffers, order: Order) -> Replay:
@@ -58,7 +64,7 @@ def replay(trace: Trace, buffers: Buffers, order: Order) -> Replay:
         bytes=live[last],
         peak_bytes=int(live[peak]),
         peak_event=peak,
-        slots=tuple(s for s in slots if s.begin <= peak and (s.end is None or s.end > peak)),
+        slots=tuple(slots),
         event_positions=at,
     )
 

@@ -1,10 +1,11 @@
-"""What is alive at the peak: buffers, told apart and named, and the families that they fold into."""
+"""Buffers, told apart and named: those alive at the peak, the largest of all, and the families they fold into."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from hloscope.analysis.memory_live import Replay, Slot
 from hloscope.analysis.memory_names import is_path, label_of, producer, role_of, update_of
@@ -22,7 +23,7 @@ _COPY_OF = "copy of "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A buffer alive at the peak. Bytes are of one device."""
+    """A buffer. Bytes are of one device."""
 
     bytes: int  # as the compiler assigned it, padding included
     unpadded_bytes: int | None
@@ -63,7 +64,7 @@ def buffers_at_peak(
 ) -> tuple[Buffer, ...]:
     """Every buffer alive at the peak, largest first: the slots of the heap, and the allocations outside of
     it, which live throughout. `names` name the entry's parameters."""
-    found = list(_in_heap(buffers, order, heap)) if heap else []
+    found = [_of_slot(s, heap.peak_event, buffers, order, heap) for s in heap.slots_at_peak] if heap else []
     parameters = module.entry.parameters
     for allocation in outside:
         if allocation.parameter is not None:
@@ -73,20 +74,29 @@ def buffers_at_peak(
     return tuple(sorted(found, key=lambda b: -b.bytes))
 
 
-def _in_heap(buffers: Buffers, order: Order, heap: Replay) -> Iterator[Buffer]:
-    for slot in heap.slots:
-        value = _telling_value(slot, heap.peak_event, buffers, order)
-        instruction, index = _defined(value, buffers, order)
-        begin = int(heap.event_positions[slot.begin])
-        end = len(order.instructions) if slot.end is None else int(heap.event_positions[slot.end])
-        size = buffers.bytes[slot.canonical]
-        yield _made_by(instruction, index, size, "temp", begin, max(begin, end - 1))
+def largest_temporaries(buffers: Buffers, order: Order, heap: Replay | None, most: int) -> tuple[Buffer, ...]:
+    """The `most` largest slots of the heap over the whole schedule, at the peak or not, largest first."""
+    if heap is None:
+        return ()
+    slots = nlargest(most, heap.slots, key=lambda s: buffers.bytes[s.canonical])
+    last = len(heap.event_positions)
+    return tuple(_of_slot(s, last if s.end is None else s.end, buffers, order, heap) for s in slots)
 
 
-def _telling_value(slot: Slot, peak_event: int, buffers: Buffers, order: Order) -> int:
-    """The value of a slot that says best what it holds at the peak: the latest that is computed, not only
-    carried around a loop. Of a loop's state at the peak, what the loop's body makes of it."""
-    so_far = [v for event, v in slot.values if event <= peak_event]
+def _of_slot(slot: Slot, event: int, buffers: Buffers, order: Order, heap: Replay) -> Buffer:
+    """What a slot holds at an event."""
+    value = _telling_value(slot, event, buffers, order)
+    instruction, index = _defined(value, buffers, order)
+    begin = int(heap.event_positions[slot.begin])
+    end = len(order.instructions) if slot.end is None else int(heap.event_positions[slot.end])
+    size = buffers.bytes[slot.canonical]
+    return _made_by(instruction, index, size, "temp", begin, max(begin, end - 1))
+
+
+def _telling_value(slot: Slot, at: int, buffers: Buffers, order: Order) -> int:
+    """The value of a slot that says best what it holds at an event: the latest that is computed, not only
+    carried around a loop. Of a loop's state, what the loop's body makes of it."""
+    so_far = [v for event, v in slot.values if event <= at]
     current = _defined(so_far[-1], buffers, order)[0]
     if current is not None and current.opcode == "parameter":
         so_far = [v for _, v in slot.values]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloscope.cli.checks import FailOn, parse_budgets, parse_codes
-from hloscope.cli.output import JsonOutput, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import CompileError, UserError
 
@@ -32,6 +32,7 @@ class Request:
     topology: str | None = None
     module: str | None = None
     json: str | None = None
+    html: str | None = None
     valid_fraction: float | None = None
     fail_on: Sequence[str] = ()
     budgets: Sequence[str] = ()
@@ -70,7 +71,7 @@ def _run(request: Request) -> int:
     check_valid_fraction(request.valid_fraction)
     if request.timeout is not None and not request.timeout > 0:
         raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
-    with JsonOutput(request.json) as output:
+    with JsonOutput(request.json) as output, HtmlOutput(request.html) as page:
         opened, failure = _open(request)
         report = build_report(
             opened,
@@ -83,7 +84,7 @@ def _run(request: Request) -> int:
             failure = CompileError(report.target.error or "the compile failed")
         if failure is None:
             report = report.with_budgets(budgets)
-        _write(report, request, output)
+        _write(report, request, output, page)
     if failure is not None:
         raise failure
     return _verdict(report, fail_on)
@@ -134,7 +135,9 @@ def _left_behind(target: str, error: CompileError) -> Opened:
     return replace(opened, source=target)
 
 
-def _write(report: Report, request: Request, output: JsonOutput) -> None:
+def _write(report: Report, request: Request, output: JsonOutput, page: HtmlOutput) -> None:
+    if page.wanted:
+        page.write(report)
     if output.wanted:
         output.write(report)
     if output.is_standard:
@@ -146,5 +149,6 @@ def _write(report: Report, request: Request, output: JsonOutput) -> None:
         return render(report, width=width, everything=request.everything)
 
     write_text(make, sys.stdout, narrowest=NARROWEST)
-    if request.json is not None and sys.stdout.isatty():
-        print(f"JSON report: {Path(request.json)}", file=sys.stderr)
+    for kind, place in ((output.kind, request.json), (page.kind, request.html)):
+        if place is not None and sys.stdout.isatty():
+            print(f"{kind}: {Path(place)}", file=sys.stderr)

@@ -23,6 +23,10 @@ ModuleName = Annotated[
 Json = Annotated[
     str | None, typer.Option("--json", metavar="FILE", help="Write the JSON report; - for standard output.")
 ]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write the report as a page to look at in a browser."),
+]
 ValidFraction = Annotated[
     float | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Where reports go: the terminal, and JSON files that are there whole or not at all."""
+"""Where reports go: the terminal, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from hloscope.errors import UserError
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 100
 
 
-class JsonOutput:
-    """A JSON report's place: a file, or `-` for standard output. Raises UserError on entry if it is no good.
+class ReportOutput:
+    """A report's place: a file, or `-` for standard output. Raises UserError on entry if it is no good.
 
     The text is written beside the file and renamed into place, so that a reader never sees half of it, and a
     run that fails leaves an older report as it was.
     """
+
+    kind = "report"
 
     def __init__(self, place: str | None) -> None:
         self._place = place
@@ -35,7 +37,7 @@ class JsonOutput:
 
     @property
     def wanted(self) -> bool:
-        """Whether a JSON report was asked for."""
+        """Whether this report was asked for."""
         return self._place is not None
 
     @property
@@ -48,14 +50,14 @@ class JsonOutput:
         assert self._place is not None
         return Path(os.path.realpath(self._place))
 
-    def __enter__(self) -> JsonOutput:
+    def __enter__(self) -> Self:
         if self._place is None or self.is_standard:
             return self
         try:
             self._beside = self._prepare()
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise UserError(f"cannot write the JSON report to {self._place}: {reason}") from error
+            raise UserError(f"cannot write the {self.kind} to {self._place}: {reason}") from error
         return self
 
     def _prepare(self) -> Path | None:
@@ -74,26 +76,21 @@ class JsonOutput:
         os.close(handle)
         return Path(name)
 
-    def write(self, report: Report) -> None:
-        """Write the report."""
-        self.write_json(report.to_dict())
-
-    def write_json(self, value: Mapping[str, Any]) -> None:
-        """Write JSON values. ASCII only: what is odd in a name is spelled out, as JSON does."""
-        text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    def write_whole(self, text: str) -> None:
+        """Write the report's text."""
         if self.is_standard:
             _write(text, sys.stdout)
             return
         try:
             self._put(text)
         except OSError as error:
-            raise UserError(f"cannot write the JSON report to {self._place}: {error.strerror}") from error
+            raise UserError(f"cannot write the {self.kind} to {self._place}: {error.strerror}") from error
 
     def _put(self, text: str) -> None:
         if self._beside is None:
-            self._path.write_text(text, encoding="ascii")
+            self._path.write_text(text, encoding="utf-8")
             return
-        self._beside.write_text(text, encoding="ascii")
+        self._beside.write_text(text, encoding="utf-8")
         # mkstemp's file is the owner's alone; a report is as readable as any file.
         self._beside.chmod(self._mode())
         self._beside.replace(self._path)
@@ -111,6 +108,39 @@ class JsonOutput:
     ) -> None:
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
+
+
+class JsonOutput(ReportOutput):
+    """The place of a JSON report."""
+
+    kind = "JSON report"
+
+    def write(self, report: Report) -> None:
+        """Write the report."""
+        self.write_json(report.to_dict())
+
+    def write_json(self, value: Mapping[str, Any]) -> None:
+        """Write JSON values. ASCII only: what is odd in a name is spelled out, as JSON does."""
+        self.write_whole(json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+class HtmlOutput(ReportOutput):
+    """The place of an HTML report. Raises UserError if what it is made with is not installed."""
+
+    kind = "HTML report"
+
+    def __enter__(self) -> Self:
+        if self.is_standard:
+            raise UserError("--html takes a file; only --json writes to standard output")
+        if self.wanted:
+            from hloscope.report.html import require_libraries
+
+            require_libraries()
+        return super().__enter__()
+
+    def write(self, report: Report) -> None:
+        """Write one page that opens offline."""
+        self.write_whole(report.to_html())
 
 
 def write_text(make: Callable[[int], RenderableType], stream: TextIO, *, narrowest: int = 20) -> None:

@@ -84,6 +84,7 @@ def _memory(memory: Memory) -> dict[str, Any]:
         "live": [_live_point(p) for p in memory.live],
         "families_at_peak": [_buffer_family(f) for f in memory.families_at_peak],
         "buffers_at_peak": [_buffer(b) for b in memory.buffers_at_peak],
+        "largest_temporaries": [_buffer(b) for b in memory.largest_temporaries],
     }
 
 

@@ -99,6 +99,12 @@ class Report:
         width = fit_width(width)
         return draw(render(self, width=width, everything=everything), width)
 
+    def to_html(self) -> str:
+        """The report as one HTML page that opens offline. Raises UserError without the extra `html`."""
+        from hloscope.report.html import render_html
+
+        return render_html(self)
+
     def with_budgets(self, limits: Mapping[str, int]) -> Report:
         """The report held against limits in bytes by name. `UserError` if a figure is unknown."""
         budgets = tuple(_budget(self.memory, name, limit) for name, limit in limits.items())

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ SPEED = 90e9  # one link of v6e, v5p, tpu7x, one way, at 0.9
 HOP = 1e-6
 
 
-def module_on(devices: int, ids: Sequence[int] | None = None, **groups: object) -> Module:
+def module_on(devices: int, ids: Sequence[int] | None = None, **groups: Any) -> Module:
     hlo = HloBuilder()
     entry = hlo.entry()
     opcode = "collective-permute" if "source_target_pairs" in groups else "all-reduce"
@@ -41,15 +42,15 @@ def module_on(devices: int, ids: Sequence[int] | None = None, **groups: object) 
     return hlo.module()
 
 
-def torus_of(topology: str, module: Module | None = None, **known: object) -> Torus:
+def torus_of(topology: str, module: Module | None = None, **known: Any) -> Torus:
     chip = chips()[topology.split(":")[0]]
     devices = math.prod(topology_shape(topology) or ()) * chip.devices_per_chip
-    found = find_torus(module or module_on(devices), chip=chip, topology=topology, **known)  # pyright: ignore
+    found = find_torus(module or module_on(devices), chip=chip, topology=topology, **known)
     assert found is not None
     return found
 
 
-def cost(opcode: str, payload: int, topology: str, *groups: Sequence[int], **more: object) -> WireCost | None:
+def cost(opcode: str, payload: int, topology: str, *groups: Sequence[int], **more: Any) -> WireCost | None:
     torus = torus_of(topology)
     spelt = more or group_lists(*groups)
     return wire_cost(opcode, payload, collective(module_on(torus.count, **spelt)), torus)
@@ -183,7 +184,7 @@ def test_between_slices_there_is_no_time_unless_the_figure_is_given() -> None:
     ],
 )
 def test_without_a_place_there_is_no_torus(topology: str | None, chip: str | None) -> None:
-    assert find_torus(module_on(16), chip=chip and chips()[chip], topology=topology) is None  # pyright: ignore
+    assert find_torus(module_on(16), chip=chips()[chip] if chip else None, topology=topology) is None
     hlo = HloBuilder()
     hlo.entry().parameter("f32[]")
     assert find_torus(hlo.module(), chip=chips()["v6e"], topology="v6e:4x4") is None, "it names no devices"

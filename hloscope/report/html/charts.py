@@ -1,0 +1,187 @@
+"""The charts of the HTML report, as plotly figures in JSON. Colours are Okabe and Ito's, told apart by everybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hloscope.report.terminal import cut
+from hloscope.units import size, where
+
+if TYPE_CHECKING:
+    from hloscope.analysis.memory import Buffer, Memory
+
+Figure = dict[str, Any]  # plotly's: `data` and `layout`
+
+GIB = 2**30
+BLUE, ORANGE, GREEN, PINK, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00"
+_PHASES = {
+    "argument": BLUE,
+    "forward": GREEN,
+    "recompute": ORANGE,
+    "backward": RED,
+    "optimizer": PINK,
+}
+_OTHER, _MIXED = "#999999", "#dddddd"
+# A family with more buffers than this shows the largest, and the others as one tile.
+_TILES = 24
+_LONGEST = 90
+
+
+def memory_curve(memory: Memory) -> Figure | None:
+    """Live HBM bytes over the schedule in steps, the peak and the device's limit marked; None if not known."""
+    if not memory.live or memory.peak_bytes is None:
+        return None
+    alive = {
+        "type": "scatter",
+        "x": [p.position for p in memory.live],
+        "y": [p.bytes / GIB for p in memory.live],
+        "mode": "lines",
+        "fill": "tozeroy",
+        "line": {"shape": "hv", "width": 1.5, "color": BLUE},
+        "customdata": [[_text(p.instruction), size(p.bytes)] for p in memory.live],
+        "hovertemplate": "%{customdata[1]} alive<br>step %{x:,}: %{customdata[0]}<extra></extra>",
+    }
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": "position in the schedule"}},
+        "yaxis": {"title": {"text": "GiB alive on a device"}, "rangemode": "tozero"},
+        "showlegend": False,
+        "hovermode": "x",
+        "shapes": [],
+        "annotations": [],
+    }
+    for level, name, dash in _levels(memory):
+        layout["shapes"].append(_across({"type": "line", "y0": level, "y1": level, "line": dash}))
+        layout["annotations"].append(
+            {"xref": "paper", "x": 1, "y": level, "text": name, "showarrow": False, "yanchor": "bottom"}
+        )
+    if memory.peak_position is not None:
+        top = memory.peak_bytes / GIB
+        peak = {"x": memory.peak_position, "y": top, "text": f"peak {size(memory.peak_bytes)}", "ay": -28}
+        layout["annotations"].append(peak)
+    return _checked([alive], layout)
+
+
+def _levels(memory: Memory) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    """What the curve is held against: the height in GiB, a name and a line."""
+    if memory.argument_bytes is not None:
+        yield memory.argument_bytes / GIB, "arguments", {"dash": "dot", "width": 1}
+    limit = memory.hbm_limit_bytes
+    # A limit far above would flatten the curve; the bar at the top of the page shows it then.
+    if limit is not None and limit < 1.6 * (memory.peak_bytes or 0):
+        yield limit / GIB, "usable HBM", {"dash": "dash", "width": 2, "color": RED}
+
+
+def _across(shape: dict[str, Any]) -> dict[str, Any]:
+    return {**shape, "xref": "paper", "x0": 0, "x1": 1}
+
+
+def peak_treemaps(memory: Memory) -> dict[str, Figure]:
+    """The buffers alive at the peak as treemaps: by what they are, by source file; empty if not known."""
+    if not memory.buffers_at_peak:
+        return {}
+    return {
+        "by phase and family": _treemap(_by_family(memory)),
+        "by source file": _treemap(_by_source(memory.buffers_at_peak)),
+    }
+
+
+# Path from the root, bytes, phase, number of the buffer or -1. What stands before a NUL keeps like names apart.
+Tile = tuple[tuple[str, ...], int, str, int]
+
+
+def _by_family(memory: Memory) -> Iterable[Tile]:
+    number = {id(b): i for i, b in enumerate(memory.buffers_at_peak)}
+    for index, family in enumerate(memory.families_at_peak):
+        phase = family.phases[0] if len(family.phases) == 1 else "several phases"
+        path = (phase, f"{index}\0{_text(family.label)} {_text(family.shape)}")
+        for buffer in family.buffers[:_TILES]:
+            yield (*path, _tile_name(buffer)), buffer.bytes, phase, number[id(buffer)]
+        rest = family.buffers[_TILES:]
+        if rest:
+            yield (*path, f"{len(rest)} more"), sum(b.bytes for b in rest), phase, -1
+
+
+def _by_source(buffers: Sequence[Buffer]) -> Iterable[Tile]:
+    groups: dict[tuple[str, str], list[tuple[int, Buffer]]] = {}
+    for number, buffer in enumerate(buffers):
+        place = where(buffer.source)
+        file, _, line = place.rpartition(":")
+        groups.setdefault((file or "source unknown", line or buffer.kind), []).append((number, buffer))
+    for (file, line), members in groups.items():
+        path = (_text(file), f"line {line}" if line.isdigit() else line)
+        for number, buffer in members[:_TILES]:
+            yield (*path, _tile_name(buffer)), buffer.bytes, buffer.phase, number
+        rest = [b for _, b in members[_TILES:]]
+        if rest:
+            yield (*path, f"{len(rest)} more"), sum(b.bytes for b in rest), rest[0].phase, -1
+
+
+def _tile_name(buffer: Buffer) -> str:
+    shape = buffer.shape.short if buffer.shape is not None else ""
+    return f"{_text(buffer.label)} {_text(shape)}"
+
+
+def _text(text: str) -> str:
+    """A name as plotly shows it as it is: it would take tags for its own markup."""
+    return escape(cut(text, _LONGEST), quote=False)
+
+
+def _treemap(tiles: Iterable[Tile]) -> Figure:
+    """Leaves and, above them, a box for every beginning of a path, with the sum of its leaves."""
+    boxes: dict[tuple[str, ...], _Box] = {}
+    for number, (path, weight, phase, buffer) in enumerate(tiles):
+        for depth in range(len(path)):
+            boxes.setdefault(path[:depth], _Box()).add(weight, phase)
+        leaf = _Box(buffer=buffer)
+        leaf.add(weight, phase)
+        boxes[(*path[:-1], f"{number}\0{path[-1]}")] = leaf
+    trace = {
+        "type": "treemap",
+        "ids": [_id(path) for path in boxes],
+        "labels": [_label(path[-1]) if path else "alive at the peak" for path in boxes],
+        "parents": [_id(path[:-1]) if path else "" for path in boxes],
+        "values": [box.bytes for box in boxes.values()],
+        "branchvalues": "total",
+        "marker": {"colors": [box.colour for box in boxes.values()]},
+        "customdata": [[box.buffer, size(box.bytes)] for box in boxes.values()],
+        "texttemplate": "%{label}<br>%{customdata[1]}",
+        "hovertemplate": "%{label}<br>%{customdata[1]} · %{percentRoot:.1%} of the peak<extra></extra>",
+        "maxdepth": 3,
+        "tiling": {"pad": 1},
+    }
+    return _checked([trace], {})
+
+
+@dataclass(slots=True)
+class _Box:
+    bytes: int = 0
+    phases: set[str] = field(default_factory=set[str])
+    buffer: int = -1
+
+    def add(self, weight: int, phase: str) -> None:
+        self.bytes += weight
+        self.phases.add(phase)
+
+    @property
+    def colour(self) -> str:
+        return _PHASES.get(next(iter(self.phases)), _OTHER) if len(self.phases) == 1 else _MIXED
+
+
+def _id(path: tuple[str, ...]) -> str:
+    return "\n".join(("all", *path))
+
+
+def _label(name: str) -> str:
+    return name.rpartition("\0")[2]
+
+
+def _checked(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Figure:
+    """A figure as plotly's schema allows it. Raises ValueError for a property that plotly does not know."""
+    graph_objects: Any = import_module("plotly.graph_objects")
+    whole = {"margin": {"l": 60, "r": 16, "t": 24, "b": 48}, "template": "none", **layout}
+    return json.loads(graph_objects.Figure(data=traces, layout=whole).to_json())

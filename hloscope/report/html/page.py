@@ -1,0 +1,145 @@
+"""The page: what the template is filled with, and the libraries that travel in it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from hloscope.errors import UserError
+from hloscope.report.escape import printable
+from hloscope.units import count, percent, plural, size, where
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+    from hloscope.analysis.memory import Buffer
+    from hloscope.hlo import Instruction
+    from hloscope.report.model import Report
+
+_HERE = files("hloscope.report.html")
+# A list of users or of instructions longer than this tells nothing more.
+_USERS = 20
+
+
+def render_html(report: Report) -> str:
+    """The report as one HTML page that opens offline. Raises UserError if the libraries for it are missing."""
+    require_libraries()
+    from hloscope.report.html import charts
+    from hloscope.report.html.tables import census, collectives, findings, temporaries
+
+    drawn = {"curve": charts.memory_curve(report.memory), "treemaps": charts.peak_treemaps(report.memory)}
+    return _template().render(
+        report=report,
+        target=report.target,
+        memory=report.memory,
+        verdict=_verdict(report),
+        findings=findings(report),
+        tables=[t for t in (temporaries(report), census(report), collectives(report)) if t.rows],
+        data=_embedded(
+            {
+                "charts": drawn,
+                "peak": report.memory.peak_position,
+                "buffers": [_buffer(b) for b in report.memory.buffers_at_peak],
+                "temporaries": [_buffer(b) for b in report.memory.largest_temporaries],
+            }
+        ),
+        style=_HERE.joinpath("style.css").read_text("utf-8"),
+        script=_HERE.joinpath("page.js").read_text("utf-8"),
+        plotly=_packed(_plotly()),
+        datatables=_packed(_datatables()),
+        datatables_style=_datatables_style(),
+    )
+
+
+def require_libraries() -> None:
+    """Raises UserError if what the page is made with is not installed."""
+    for name in ("itables", "jinja2", "plotly"):
+        if find_spec(name) is None:
+            raise UserError(
+                f"the HTML report needs {name}, which is not installed: pip install 'hloscope[html]'"
+            )
+
+
+def _template() -> Template:
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {"size": size, "count": count, "printable": printable, "where": where}
+    environment.globals.update(plural=plural, percent=percent)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    return environment.from_string(_HERE.joinpath("page.html.j2").read_text("utf-8"))
+
+
+def _verdict(report: Report) -> dict[str, Any]:
+    """Does it fit, what dominates, what to do: the three lines at the top."""
+    memory = report.memory
+    total, limit = memory.total_bytes, memory.hbm_limit_bytes
+    top = memory.families_at_peak[0] if memory.families_at_peak else None
+    first = report.findings[0] if report.findings else None
+    return {
+        "fits": None if total is None or limit is None else total <= limit,
+        "share": None if not total or not limit else total / limit,
+        "dominates": top,
+        "finding": first,
+    }
+
+
+def _buffer(buffer: Buffer) -> dict[str, Any]:
+    """A buffer for the panel that tells its life: names as they are, the page writes them as text."""
+    made = buffer.instruction
+    return {
+        "label": printable(buffer.label[:300]),
+        "shape": buffer.shape.short[:300] if buffer.shape is not None else None,
+        "layout": str(buffer.shape.layout) if buffer.shape is not None and buffer.shape.layout else None,
+        "bytes": buffer.bytes,
+        "size": size(buffer.bytes),
+        "unpadded": None if buffer.unpadded_bytes is None else size(buffer.unpadded_bytes),
+        "kind": buffer.kind,
+        "phase": buffer.phase,
+        "instruction": None if made is None else printable(made.name[:200]),
+        "opcode": None if made is None else made.opcode,
+        "op_name": printable(buffer.op_name[:500]),
+        "source": None if buffer.source is None else printable(str(buffer.source)[:300]),
+        "users": [] if made is None else _users(made),
+        "first": buffer.first,
+        "last": buffer.last,
+    }
+
+
+def _users(made: Instruction) -> list[str]:
+    users = [printable(f"{u.opcode} {u.name}"[:200]) for u in made.users[:_USERS]]
+    more = len(made.users) - len(users)
+    return [*users, f"{more} more"] if more > 0 else users
+
+
+def _embedded(value: object) -> str:
+    """JSON that can stand in a script element: nothing in it can end the element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+@cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+def _datatables() -> str:
+    return files("itables").joinpath("html/dt_bundle.js").read_text("utf-8")
+
+
+def _datatables_style() -> str:
+    return files("itables").joinpath("html/dt_bundle.css").read_text("utf-8")
+
+
+@cache
+def _packed(text: str) -> str:
+    """Text as base64 of its gzip, which the browser unpacks; the same for the same text."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()

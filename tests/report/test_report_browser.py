@@ -1,0 +1,169 @@
+"""The HTML report in a real browser: it draws, sorts, filters, and asks nobody for anything."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hloscope.report.build import load
+from hloscope.report.model import Report
+from hloscope.units import size
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
+
+_READY = "html[data-ready=yes]"
+
+
+@dataclass
+class Opened:
+    """A page, its report, and what it complained of or asked for."""
+
+    tab: Tab
+    report: Report
+    complaints: list[str] = field(default_factory=list[str])
+    requests: list[str] = field(default_factory=list[str])
+
+
+def open_page(browser: Browser, report: Report, folder: Path, **options: Any) -> Opened:
+    file = folder / "report.html"
+    file.write_text(report.to_html(), encoding="utf-8")
+    opened = Opened(browser.new_page(**options), report)
+    tab = opened.tab
+    tab.on("console", lambda m: opened.complaints.append(m.text) if m.type in ("error", "warning") else None)
+    tab.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    tab.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
+    tab.on("request", lambda request: opened.requests.append(request.url))
+    tab.goto(file.as_uri())
+    tab.wait_for_selector(_READY, state="attached", timeout=120_000)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def deepseek(
+    browser: Browser, dump_file: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Opened]:
+    report = load(dump_file("deepseek"), topology="tpu7x:8x8x4")
+    opened = open_page(
+        browser, report, tmp_path_factory.mktemp("page"), viewport={"width": 1280, "height": 900}
+    )
+    yield opened
+    # Whatever the tests did with it.
+    assert opened.complaints == []
+    outside = [u for u in opened.requests if not u.startswith(("file:", "blob:", "data:"))]
+    assert outside == []
+    opened.tab.close()
+
+
+def texts(tab: Tab, selector: str) -> list[str]:
+    return tab.locator(selector).all_inner_texts()
+
+
+def test_the_figures_are_those_of_the_json(deepseek: Opened) -> None:
+    memory = json.loads(json.dumps(deepseek.report.to_dict()))["memory"]
+    for name, key in (("total", "total"), ("peak", "peak"), ("arena", "arena"), ("arguments", "argument")):
+        assert deepseek.tab.locator(f"#figure-{name}").inner_text() == size(memory[f"{key}_bytes"])
+    assert deepseek.tab.locator("#figure-temp").inner_text() == "unknown"
+
+
+def test_the_curve_and_the_treemap_are_drawn(deepseek: Opened) -> None:
+    assert deepseek.tab.locator("#curve .scatterlayer path.js-fill").count() == 1
+    assert deepseek.tab.locator("#treemap .treemaplayer .slice").count() > 10
+
+
+def test_hovering_tells_what_is_alive(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    tab.locator("#curve").scroll_into_view_if_needed()
+    box = tab.locator("#curve .nsewdrag").first.bounding_box()
+    assert box is not None
+    tab.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.7 * box["height"])
+    peak = f"at step {deepseek.report.memory.peak_position:,}"
+    heading = tab.locator("#alive h3", has_not_text=peak)
+    told = re.search(r"at step ([\d,]+)", heading.inner_text())
+    assert told
+    step = int(told[1].replace(",", ""))
+    alive = [
+        b
+        for b in deepseek.report.memory.largest_temporaries
+        if b.first is not None and b.last is not None and b.first <= step <= b.last
+    ]
+    shown = texts(tab, "#alive li")
+    assert len(shown) == min(12, len(alive))
+    assert shown[0].startswith(size(alive[0].bytes))
+
+
+def test_a_row_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
+    tab, first = deepseek.tab, deepseek.report.memory.buffers_at_peak[0]
+    tab.locator("#buffers tbody tr").first.press("Enter")
+    panel = tab.locator("#life")
+    assert panel.is_visible()
+    told = dict(zip(texts(tab, "#life dt"), texts(tab, "#life dd"), strict=True))
+    assert told["bytes"] == size(first.bytes)
+    assert told["lives from step"] == f"{first.first} to {first.last}"
+    assert first.instruction is not None
+    assert told["made by"].endswith(first.instruction.name)
+    # Its life is marked in the curve.
+    shapes = tab.evaluate("document.getElementById('curve').layout.shapes.map(s => [s.x0, s.x1])")
+    assert [first.first, first.last] in shapes
+
+
+def test_a_tile_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    tab.get_by_role("button", name="by source file").click()
+    assert tab.locator("#choices [aria-pressed=true]").inner_text() == "by source file"
+    tab.evaluate("document.querySelector('#life h3').textContent = ''")
+    leaf: int = tab.evaluate(
+        """() => { const place = document.getElementById('treemap'), trace = place.data[0];
+        const index = trace.customdata.findIndex((c) => c[0] >= 0);
+        place.emit('plotly_treemapclick', { points: [{ customdata: trace.customdata[index] }] });
+        return trace.customdata[index][0]; }"""
+    )
+    buffer = deepseek.report.memory.buffers_at_peak[leaf]
+    assert buffer.label[:20] in tab.locator("#life h3").inner_text()
+
+
+def test_tables_are_sorted_and_filtered(deepseek: Opened) -> None:
+    tab, families = deepseek.tab, deepseek.report.census.families
+    heading = tab.locator("#census thead th", has_text="runs")
+    for _ in range(2):
+        heading.click()
+    shown = [int(t.replace(",", "")) for t in texts(tab, "#census tbody td:nth-child(5)") if t != "unknown"]
+    assert shown in (sorted(shown), sorted(shown, reverse=True))
+    most = max(f.executions for f in families if f.executions is not None)
+    assert most in shown or min(f.executions or 0 for f in families) in shown
+    tab.locator("#census input[type=search]").fill("reduce-scatter activation")
+    tab.locator("#census input[type=search]").fill("activation")
+    matching = sum(
+        any("activation" in text for text in (f.family, f.phase, f.shape, f.kind)) for f in families
+    )
+    told = re.search(
+        r"of ([\d,]+) entries", tab.locator("#census .dt-info", has_text="filtered").inner_text()
+    )
+    assert told
+    assert int(told[1].replace(",", "")) == matching > 0
+
+
+def test_dark_and_narrow(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    tab.locator("#theme").click()
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    tab.set_viewport_size({"width": 420, "height": 900})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 420
+
+
+def test_hostile_names_do_nothing(browser: Browser, hostile: Report, tmp_path: Path) -> None:
+    opened = open_page(browser, hostile, tmp_path)
+    assert "owned" not in opened.tab.title().partition("·")[0][:5]
+    assert opened.tab.evaluate("document.querySelectorAll('img').length") == 0
+    opened.tab.locator("#buffers tbody tr").first.click()
+    assert "<script>" in opened.tab.locator("#life").inner_text()
+    assert opened.complaints == []
+    opened.tab.close()
