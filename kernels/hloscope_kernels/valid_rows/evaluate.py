@@ -54,7 +54,7 @@ def bind(operation: Operation, operands: list[Any]) -> list[jax.Array]:
         return [operands[0].astype(wide_dtype(params["new_dtype"]))]
     if operation.name == "logistic":
         return [1.0 / (1.0 + jnp.exp(-operands[0]))]
-    if operation.name in ("copy", "copy_p", "stop_gradient"):
+    if operation.name in ("copy", "copy_p", "name", "pcast", "pvary", "stop_gradient"):
         return operands
     if operation.name == "add_any":
         return [operands[0] + operands[1]]

@@ -1,0 +1,215 @@
+"""Dead rows of a training step: the work on them, the proof, and valid-row kernels in its place."""
+
+# jax annotates these functions only in part.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import Any, cast
+
+from hloscope.capture import lowering
+from hloscope.capture.step import Step
+from hloscope.errors import UserError
+from hloscope.rewrite import jaxprs
+from hloscope.rewrite.analysis import Found, Program, analyze
+from hloscope.rewrite.kernels import kernels_as as kernels_as
+from hloscope.rewrite.splicing import splice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCluster:
+    """Row-wise work on a ragged buffer.
+
+    Attributes:
+      key: stable from run to run: phase, kernel, shapes, source line. Clusters alike share it.
+      phase: forward, recompute or backward.
+      kernel: what takes its place: glu_rows, glu_rows_bwd, unsort_bwd_rows or valid_rows.
+      shapes: what it returns, as XLA writes it: bf16[32768,1536].
+      source: `file:line` of the user's code, None if unknown.
+      rows: rows of the buffer.
+      bytes: read and written in one execution when every row is.
+      executions: in one step; None where a loop's trips are unknown.
+      proof: one line a step: why the rows behind the limit are dead, or where the proof broke.
+      refusal: why it stays as it is; None if it can be replaced.
+    """
+
+    key: str
+    phase: str
+    kernel: str
+    shapes: tuple[str, ...]
+    source: str | None
+    rows: int
+    bytes: int
+    executions: int | None
+    proof: tuple[str, ...]
+    refusal: str | None
+
+    def explain(self) -> str:
+        """The cluster and its proof, in lines."""
+        verdict = f"kernel {self.kernel}" if self.refusal is None else f"left as it is: {self.refusal}"
+        return "\n".join([f"{self.key}: {verdict}", *(f"    {line}" for line in self.proof)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsAnalysis:
+    """What was found in a step.
+
+    Attributes:
+      clusters: those that can be replaced, and those that cannot, with the reason.
+    """
+
+    clusters: tuple[RowCluster, ...]
+
+    @property
+    def replaceable(self) -> tuple[RowCluster, ...]:
+        """Clusters whose tails are proved dead and that a kernel can take."""
+        return tuple(cluster for cluster in self.clusters if cluster.refusal is None)
+
+    def explain(self) -> str:
+        """Every verdict with its proof."""
+        if not self.clusters:
+            return "no ragged buffer found: nothing reads the rows of a matrix below a limit that is known"
+        return "\n".join(cluster.explain() for cluster in self.clusters)
+
+
+def find_row_clusters(step: Step) -> RowsAnalysis:
+    """Row-wise work on ragged buffers in a step, and whether the rows behind the limit are dead.
+
+    Imports jax and traces the step, in the mesh of its arguments.
+    """
+    program = analyze(_Traced.of(step).closed)
+    return RowsAnalysis(clusters=tuple(map(_cluster, program.found)))
+
+
+def rewrite_rows(step: Step, keys: Collection[str] | None = None) -> Step:
+    """The step with valid-row kernels in the place of clusters; signature, shardings and donation stay.
+
+    Args:
+      step: what to rewrite; it is traced in the mesh of its arguments.
+      keys: of the clusters to replace; None for all that can be.
+
+    Returns:
+      The rewritten step, or the same step where there is nothing to replace.
+
+    Raises:
+      UserError: a key is not among the step's clusters, or its cluster cannot be replaced.
+    """
+    traced = _Traced.of(step)
+    program = analyze(traced.closed)
+    chosen = _chosen(program, keys)
+    if not chosen:
+        return step
+    with_kernels = lowering.within(traced.mesh, lambda: splice(program, chosen))
+    return traced.step_of(with_kernels)
+
+
+def _chosen(program: Program, keys: Collection[str] | None) -> list[Found]:
+    found = [(each, _cluster(each)) for each in program.found]
+    if keys is None:
+        return [each for each, cluster in found if cluster.refusal is None]
+    refused = {cluster.key: cluster.refusal for _, cluster in found if cluster.refusal is not None}
+    known = {cluster.key for _, cluster in found if cluster.refusal is None}
+    for key in keys:
+        if key not in known:
+            why = refused.get(
+                key, "the step has no such cluster; it may have changed since the plan was made"
+            )
+            raise UserError(f"row cluster {key} cannot be replaced: {why}")
+    return [each for each, cluster in found if cluster.refusal is None and cluster.key in keys]
+
+
+def _cluster(found: Found) -> RowCluster:
+    group, anchor = found.group, found.anchor
+    place = replace(found.place, path=(*found.place.path, str(jaxprs.name_stack(anchor))))
+    shapes = tuple(_shape(sink) for sink in group.sinks)
+    source = jaxprs.source_line(anchor)
+    key = "/".join(
+        [place.phase, found.choice.name, "+".join(shapes), PurePath(source).name if source else "unknown"]
+    )
+    return RowCluster(
+        key=key,
+        phase=place.phase,
+        kernel=found.choice.name,
+        shapes=shapes,
+        source=source,
+        rows=group.rows,
+        bytes=group.bytes,
+        executions=found.place.executions,
+        proof=tuple(line for reason in found.proof for line in reason.lines()),
+        refusal=found.refusal,
+    )
+
+
+_SHORT = {"bfloat16": "bf16", "float": "f", "int": "s", "uint": "u", "bool": "pred"}
+
+
+def _shape(value: Any) -> str:
+    """A type as XLA writes it."""
+    dtype = str(value.aval.dtype)
+    for long in ("bfloat16", "uint", "float", "int", "bool"):
+        if dtype.startswith(long):
+            dtype = _SHORT[long] + dtype.removeprefix(long)
+            break
+    return f"{dtype}[{','.join(map(str, value.aval.shape))}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traced:
+    """A step's jaxpr, and what is needed to make a step of a changed one."""
+
+    step: Step
+    closed: Any
+    mesh: Any
+    out_tree: Any
+    call: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, step: Step) -> _Traced:
+        import jax
+
+        shardings = lowering.given_shardings(step)
+        platforms = [device.platform for sharding in shardings for device in sharding.device_set]
+        mesh = lowering.find_mesh(shardings, platforms[0]) if platforms else None
+        traced = lowering.trace(step, mesh)
+        out_tree = jax.tree.structure(traced.out_info)
+        return cls(step=step, closed=traced.jaxpr, mesh=mesh, out_tree=out_tree, call=_own_jit(traced, step))
+
+    def step_of(self, closed: Any) -> Step:
+        """The step whose function is a changed jaxpr."""
+        import jax
+
+        flat, static, step = jaxprs.as_function(closed), self.step.static_argnums, self.step
+        expected = jax.tree.structure(_dynamic(step.args, static, step.kwargs))
+
+        def rewritten(*args: Any, **kwargs: Any) -> Any:
+            leaves, given = jax.tree.flatten(_dynamic(args, static, kwargs))
+            if given != expected:
+                raise UserError(f"the rewritten step takes {expected}, got {given}")
+            return jax.tree.unflatten(self.out_tree, flat(*leaves))
+
+        rewritten.__name__ = getattr(step.fn, "__name__", "step")
+        if not step.is_jitted:
+            return replace(step, fn=rewritten)
+        return replace(step, fn=jax.jit(rewritten, **self.call))
+
+
+def _dynamic(args: Sequence[Any], static: Any, kwargs: Any) -> Any:
+    positions = cast("tuple[int, ...]", static)
+    return tuple(arg for position, arg in enumerate(args) if position not in positions), dict(kwargs)
+
+
+def _own_jit(traced: Any, step: Step) -> dict[str, Any]:
+    """Donation and shardings of a step that is a `jax.jit` function already."""
+    if not step.is_jitted:
+        return {}
+    if len(traced.args_info[0]) != len(step.args):
+        raise UserError(
+            "a jax.jit function with static arguments cannot be rewritten: bind them before jax.jit"
+        )
+    try:
+        return jaxprs.jit_options(traced)
+    except ValueError as error:
+        raise UserError(f"this jax.jit function cannot be rewritten: {error}") from error

@@ -1,0 +1,112 @@
+"""Putting kernels in the place of row-wise groups, in the bodies where they were found."""
+
+# Jaxprs have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hloscope.rewrite import jaxprs
+from hloscope.rewrite.analysis import Found, Program
+from hloscope.rewrite.kernels import donations, replacement
+from hloscope.rewrite.order import needed_by, operands, sorted_equations
+
+
+def splice(program: Program, chosen: Sequence[Found]) -> Any:
+    """The closed program with kernels in the place of these groups; all of them must be replaceable."""
+    by_body: dict[int, list[Found]] = {}
+    for found in chosen:
+        by_body.setdefault(id(found.body), []).append(found)
+    return _rebuilt(program.closed, by_body)
+
+
+def _rebuilt(jaxpr: Any, by_body: dict[int, list[Found]]) -> Any:
+    body = jaxprs.opened(jaxpr)
+    equations = [
+        jaxprs.with_inner_jaxprs(
+            equation, [_rebuilt(inner, by_body) for inner in jaxprs.inner_jaxprs(equation)]
+        )
+        for equation in body.eqns
+    ]
+    found = by_body.get(id(body), [])
+    if not found:
+        return jaxprs.rebuilt(jaxpr, equations=equations)
+    return jaxprs.rebuilt(jaxpr, equations=_spliced(body, equations, found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Stand:
+    """A group in the graph before its kernel is traced: an equation, as far as order goes."""
+
+    found: Found
+    invars: tuple[Any, ...]
+    outvars: tuple[Any, ...]
+
+
+def _spliced(body: Any, equations: list[Any], chosen: Sequence[Found]) -> list[Any]:
+    replaced = {var for found in chosen for var in found.group.sinks}
+    stands = {id(found): _stand(found) for found in chosen}
+    graph: list[Any] = []
+    for old, equation in zip(body.eqns, equations, strict=True):
+        graph += [stands[id(found)] for found in chosen if found.anchor is old]
+        if replaced.isdisjoint(old.outvars):
+            graph.append(equation)
+        elif not replaced.issuperset(old.outvars):
+            # Other results of it are still read: those that were replaced get a name that nobody reads.
+            graph.append(_without(equation, replaced))
+    graph = sorted_equations(_needed(graph, body), body)
+    final: list[Any] = []
+    for entry in graph:
+        final += _kernel(entry, graph, body) if isinstance(entry, _Stand) else [entry]
+    return final
+
+
+def _stand(found: Found) -> _Stand:
+    assert found.limit is not None
+    given = (*found.choice.operands, *found.group.uniform, *found.limit.sources)
+    return _Stand(found=found, invars=given, outvars=found.group.sinks)
+
+
+def _without(equation: Any, replaced: set[Any]) -> Any:
+    outvars = [jaxprs.fresh(var) if var in replaced else var for var in equation.outvars]
+    return equation.replace(outvars=outvars)
+
+
+def _needed(graph: list[Any], body: Any) -> list[Any]:
+    """Without what only replaced work read."""
+    effects = [entry for entry in graph if getattr(entry, "effects", None)]
+    wanted = [*body.outvars, *(atom for entry in effects for atom in operands(entry))]
+    # Stands may be read by equations before them: a closure, not one pass.
+    makers = {var: entry for entry in graph for var in entry.outvars}
+    needed = {id(entry) for entry in effects}
+    pending = [atom for atom in wanted if not jaxprs.is_literal(atom)]
+    while pending:
+        maker = makers.get(pending.pop())
+        if maker is not None and id(maker) not in needed:
+            needed.add(id(maker))
+            pending += operands(maker)
+    return [entry for entry in graph if id(entry) in needed]
+
+
+def _kernel(stand: _Stand, graph: Sequence[Any], body: Any) -> list[Any]:
+    found = stand.found
+    assert found.limit is not None
+    given = [*found.choice.operands, *found.group.uniform]
+    donate = donations(found.choice, _dying(stand, graph, body))
+    function = replacement(found.group, found.choice, donate, len(given), found.limit.make)
+    sources = [*given, *found.limit.sources]
+    return jaxprs.traced_like(found.anchor, function, sources, found.group.sinks)
+
+
+def _dying(stand: _Stand, graph: Sequence[Any], body: Any) -> set[Any]:
+    """Operands that this body made and that nobody reads after the kernel, or at the same time."""
+    before = needed_by(stand.invars, graph)
+    kept = {atom for atom in (*body.invars, *body.constvars, *body.outvars) if not jaxprs.is_literal(atom)}
+    dying = set(stand.found.choice.operands) - kept
+    for entry in graph:
+        if entry is not stand and id(entry) not in before:
+            dying.difference_update(operands(entry))
+    return dying

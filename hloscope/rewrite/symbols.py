@@ -1,0 +1,142 @@
+"""Symbolic values of integers and booleans: what is needed to prove where the rows of a buffer end.
+
+An `Expr` says how a value came about, in terms of values nobody knows ("atoms"). Equal expressions are one
+object, so that comparing them costs nothing. Values keep their identity across borders: what a `shard_map`
+returns and another takes again with the same spec, what one loop stacks and another reads item by item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Expr:
+    """One symbolic value; made by `Symbols` only.
+
+    Attributes:
+      op: the name of the primitive, or atom, literal, shard, stack, at.
+      args: the operands.
+      params: what else decides the value, hashable.
+      shape, dtype: of the value; the dtype by name.
+      loops: the loops (and branches) one of whose passes the value belongs to.
+    """
+
+    op: str
+    args: tuple[Expr, ...]
+    params: Hashable
+    shape: Shape
+    dtype: str
+    loops: frozenset[int]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(
+            [repr(arg) for arg in self.args] + ([] if self.params is None else [str(self.params)])
+        )
+        return f"{self.op}({inside})"
+
+    def walk(self) -> Iterator[Expr]:
+        """This expression and all below it, each once."""
+        seen: set[Expr] = set()
+        pending = [self]
+        while pending:
+            expr = pending.pop()
+            if expr not in seen:
+                seen.add(expr)
+                yield expr
+                pending += expr.args
+
+
+NO_LOOPS: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class Symbols:
+    """Makes expressions, each once."""
+
+    _known: dict[Hashable, Expr] = field(default_factory=dict[Hashable, Expr])
+    _moved: dict[tuple[Expr, tuple[int, int]], Expr] = field(
+        default_factory=dict[tuple[Expr, tuple[int, int]], Expr]
+    )
+
+    def make(
+        self,
+        op: str,
+        args: tuple[Expr, ...] = (),
+        params: Hashable = None,
+        *,
+        shape: Shape,
+        dtype: str,
+        loops: frozenset[int] | None = None,
+    ) -> Expr:
+        """The expression; `loops` are those of its operands unless told."""
+        if loops is None:
+            loops = NO_LOOPS.union(*(arg.loops for arg in args))
+        key = (op, args, params, shape, dtype)
+        if (found := self._known.get(key)) is None:
+            found = Expr(op=op, args=args, params=params, shape=shape, dtype=dtype, loops=loops)
+            self._known[key] = found
+        return found
+
+    def literal(self, value: int, dtype: str = "int32") -> Expr:
+        """A known scalar."""
+        return self.make("literal", params=int(value), shape=(), dtype=dtype)
+
+    def atom(self, name: Hashable, shape: Shape, dtype: str, loops: frozenset[int]) -> Expr:
+        """A value that nothing is known of; one `name`, one value in each pass of its loops."""
+        return self.make("atom", params=name, shape=shape, dtype=dtype, loops=loops)
+
+    def binary(self, op: str, left: Expr, right: Expr) -> Expr:
+        """A scalar operation on two scalars."""
+        return self.make(op, (left, right), shape=left.shape, dtype=left.dtype)
+
+    def total(self, vector: Expr) -> Expr:
+        """The sum of a vector."""
+        return self.make("reduce_sum", (vector,), (("axes", (0,)),), shape=(), dtype=vector.dtype)
+
+    def item_in(self, expr: Expr, source: int, reader: int) -> Expr:
+        """What loop `source` stacked, as loop `reader` sees it when both are at the same item."""
+        if source not in expr.loops:
+            return expr
+        key = (expr, (source, reader))
+        if key not in self._moved:
+            loops = (expr.loops - {source}) | {reader}
+            if expr.args:
+                args = tuple(self.item_in(arg, source, reader) for arg in expr.args)
+                moved = self.make(expr.op, args, expr.params, shape=expr.shape, dtype=expr.dtype)
+            else:
+                name = ("at", source, reader, expr.params)
+                moved = self.atom(name, expr.shape, expr.dtype, loops)
+            self._moved[key] = moved
+        return self._moved[key]
+
+    def item_back(self, expr: Expr, source: int, reader: int) -> Expr | None:
+        """The inverse of `item_in`; None for a value that is more than an item of what `source` stacked."""
+        if reader not in expr.loops:
+            return expr
+        if not expr.args:
+            name = cast("tuple[Any, ...]", expr.params)
+            if expr.op != "atom" or name[:3] != ("at", source, reader):
+                return None
+            return self.atom(name[3], expr.shape, expr.dtype, (expr.loops - {reader}) | {source})
+        args = [self.item_back(arg, source, reader) for arg in expr.args]
+        known = tuple(arg for arg in args if arg is not None)
+        if len(known) < len(args):
+            return None
+        return self.make(expr.op, known, expr.params, shape=expr.shape, dtype=expr.dtype)
+
+
+def literal_value(expr: Expr) -> int | None:
+    """The value of a known scalar, or of an array that is filled with one."""
+    while expr.op in ("broadcast_in_dim", "reshape"):
+        (expr,) = expr.args
+    return cast("int", expr.params) if expr.op == "literal" else None
+
+
+def parameter(expr: Expr, name: str) -> Any:
+    """One of the named parameters of an operation."""
+    return dict(cast("tuple[tuple[str, Any], ...]", expr.params))[name]
