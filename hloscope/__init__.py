@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from hloscope.errors import UserError as UserError
     from hloscope.report.build import load as load
     from hloscope.report.model import Report as Report
+    from hloscope.rewrite.marks import register_demand as register_demand
+    from hloscope.rewrite.marks import valid_rows as valid_rows
 
 __version__ = "0.1.0"
 
@@ -28,7 +30,9 @@ _HOMES = {
     "Topology": "hloscope.capture.topology",
     "UserError": "hloscope.errors",
     "load": "hloscope.report.build",
+    "register_demand": "hloscope.rewrite.marks",
     "step": "hloscope.capture.step",
+    "valid_rows": "hloscope.rewrite.marks",
 }
 
 __all__ = [
@@ -40,7 +44,9 @@ __all__ = [
     "UserError",
     "__version__",
     "load",
+    "register_demand",
     "step",
+    "valid_rows",
 ]
 
 

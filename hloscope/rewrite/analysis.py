@@ -18,9 +18,11 @@ from hloscope.rewrite.facts import find_facts
 from hloscope.rewrite.kernels import Choice, choose_kernel, refusal
 from hloscope.rewrite.limit_values import LimitValue, LimitValues
 from hloscope.rewrite.limits import Limits
-from hloscope.rewrite.marks import registered
+from hloscope.rewrite.marks import MARK, registered
 from hloscope.rewrite.merging import merge_shard_maps
 from hloscope.rewrite.order import needed_by
+
+_RAGGED = ("ragged_dot_general", MARK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +109,12 @@ def bodies(body: Any, place: Place) -> Iterator[tuple[Any, Place]]:
 
 def _inside(equation: Any, place: Place) -> Place:
     name = equation.primitive.name
-    times = {"scan": equation.params.get("length"), "while": None, "cond": None}.get(name, 1)
-    known = place.executions is not None and times is not None
     step = str(jaxprs.name_stack(equation))
+    times: int | None = {"scan": equation.params.get("length"), "while": None, "cond": None}.get(name, 1)
+    outside = place.executions
     return Place(
         path=(*place.path, *([step] if step else []), name),
-        executions=place.executions * times if known else None,  # pyright: ignore[reportOptionalOperand]
+        executions=None if outside is None or times is None else outside * times,
     )
 
 
@@ -128,15 +130,14 @@ def _in_body(body: Any, place: Place, demands: Demands) -> Iterator[Found]:
 
 
 def _row_counts(body: Any, demands: Demands) -> list[int]:
-    """Rows of the ragged buffers of a body: some value with that many has a limit."""
+    """Rows of the ragged buffers of a body: some matrix with that many has a limit, or a reader that knows one."""
     found: dict[int, None] = {}
     for equation in body.eqns:
+        ragged = equation.primitive.name in _RAGGED or jaxprs.call_name(equation) in registered()
         for atom in (*equation.invars, *equation.outvars):
-            if (
-                not jaxprs.is_literal(atom)
-                and isinstance(demands.of.get(atom), Below)
-                and len(atom.aval.shape) == 2
-            ):
+            if jaxprs.is_literal(atom) or len(atom.aval.shape) != 2:
+                continue
+            if ragged or isinstance(demands.of.get(atom), Below):
                 found[atom.aval.shape[0]] = None
     return list(found)
 

@@ -189,6 +189,8 @@ def _slice(reading: Reading) -> list[Demand]:
     start, stop = reading.params["start_indices"][0], reading.params["limit_indices"][0]
     if (start, stop) == (0, reading.shape(0)[0]) and (reading.params["strides"] or (1,))[0] == 1:
         return [reading.same_rows(0)]
+    if stop == reading.shape(0)[0]:
+        return [reading.whole("reads the last rows")]
     reason = Reason(what=f"a slice ends at row {stop}", where=reading.where)
     return [below(reading.facts.symbols.literal(int(stop)), reason)]
 

@@ -89,6 +89,28 @@ class Facts:
         dtype, shape = _kind(variable)
         return self.symbols.atom(("var", id(variable)), shape, dtype, loops)
 
+    def learn_constants(self, closed: Any) -> None:
+        """Facts of a jaxpr's own constants: vectors that count rows, or that are filled with one number."""
+        variables = jaxprs.opened(closed).constvars
+        values = jaxprs.constants(closed) or [None] * len(variables)
+        for var, value in zip(variables, values, strict=True):
+            self.of[var] = self._constant(var, value) or self.atom(var, frozenset())
+
+    def _constant(self, var: Any, value: Any) -> Expr | None:
+        dtype, shape = _kind(var)
+        if value is None or dtype not in _EXACT or len(shape) > 1 or 0 in shape:
+            return None
+        array = np.asarray(value)
+        if not shape:
+            return self.symbols.literal(int(array), dtype)
+        if np.array_equal(array, np.arange(array.size)):
+            return self.symbols.make("iota", params=(("dimension", 0),), shape=shape, dtype=dtype)
+        if (array == array[0]).all():
+            filling = self.symbols.literal(int(array[0]), dtype)
+            params = (("broadcast_dimensions", ()),)
+            return self.symbols.make("broadcast_in_dim", (filling,), params, shape=shape, dtype=dtype)
+        return None
+
 
 _EXACT = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 
@@ -103,7 +125,8 @@ def find_facts(closed: Any, opaque: Collection[str] = ()) -> Facts:
     """Facts of all variables of a flat program; calls named in `opaque` are not looked into."""
     facts = Facts(opaque=frozenset(opaque))
     body = jaxprs.opened(closed)
-    for var in (*body.constvars, *body.invars):
+    facts.learn_constants(closed)
+    for var in body.invars:
         facts.of[var] = facts.atom(var, frozenset())
     _Walk(facts).body(body, frozenset())
     return facts
@@ -123,8 +146,7 @@ class _Walk:
     def enter(self, jaxpr: Any, given: Sequence[Expr | None], loops: frozenset[int]) -> list[Expr]:
         """Walk a scope; None for inputs that nothing is known of."""
         inner = jaxprs.opened(jaxpr)
-        for var in inner.constvars:
-            self.facts.of[var] = self.facts.atom(var, frozenset())
+        self.facts.learn_constants(jaxpr)
         for var, value in zip(inner.invars, given, strict=True):
             self.facts.of[var] = self.facts.atom(var, loops) if value is None else value
         return self.body(inner, loops)
@@ -186,8 +208,12 @@ class _Walk:
         params, number = equation.params, self.loop_number(equation)
         consts, carries = jaxprs.scan_counts(equation)
         inner, within = params["jaxpr"], loops | {number}
-        items = [self.item(value, number) for value in given[consts + carries :]]
-        start = [*given[:consts], *[None] * carries, *items]
+        variables = jaxprs.opened(inner).invars[consts + carries :]
+        items = [
+            self.item(value, number, var)
+            for value, var in zip(given[consts + carries :], variables, strict=True)
+        ]
+        start: list[Expr | None] = [*given[:consts], *[None] * carries, *items]
         results = self.enter(inner, start, within)
         inputs = [self.facts.of[var] for var in jaxprs.opened(inner).invars]
         final: list[Expr] = []
@@ -204,10 +230,11 @@ class _Walk:
         outer = (item.loops - {number}) | loops
         return self.symbols.make("stack", (item,), (number, id(var)), shape=shape, dtype=dtype, loops=outer)
 
-    def item(self, value: Expr, reader: int) -> Expr | None:
-        """The item of a stack that a pass of loop `reader` sees; its number is the pass's own."""
+    def item(self, value: Expr, reader: int, variable: Any) -> Expr:
+        """The item of a stack that a pass of loop `reader` sees."""
+        dtype, shape = _kind(variable)
         if value.op != "stack":
-            return None
+            return self.symbols.item_of(value, reader, shape=shape, dtype=dtype)
         source: Any = value.params
         return self.symbols.item_in(value.args[0], source[0], reader)
 

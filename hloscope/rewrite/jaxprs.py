@@ -11,7 +11,7 @@ their body: whoever looks at it can key what they find by variable.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -236,7 +236,7 @@ def _wrapped_body(equation: Equation) -> Jaxpr | None:
 
 
 @contextlib.contextmanager
-def context_of(equation: Equation) -> Iterator[None]:
+def context_of(equation: Equation) -> Generator[None]:
     """Trace as the equation was traced: in its mesh, whose manual axes have names there."""
     mesh = equation.ctx.cur_abstract_mesh
     axes = [(name, mesh.shape[name]) for name in getattr(mesh, "manual_axes", ())]
@@ -255,8 +255,12 @@ def traced_like(
     Raises what the function raises.
     """
     kinds = [core_aval(atom) for atom in operands]
+
+    def checked(*given: Any) -> list[Any]:
+        return _exactly(function(*given), results)
+
     with context_of(equation):
-        closed = jax.make_jaxpr(lambda *given: _exactly(function(*given), results))(*kinds)
+        closed = jax.make_jaxpr(checked)(*kinds)
     if constants(closed):
         raise ValueError("the replacement has constants of its own")
     body = opened(flatten(closed))

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from hloscope_kernels import glu_rows, glu_rows_bwd, unsort_bwd_rows, valid_rows
 from hloscope_kernels.chip import tpu_chip
 from hloscope_kernels.choice import Implementation
 from hloscope_kernels.glu_rows import supports as glu_supports
+from hloscope_kernels.glu_rows.formula import Activation
 from hloscope_kernels.unsort_bwd_rows import supports as unsort_supports
 from hloscope_kernels.valid_rows import supports as rows_support
 
@@ -30,12 +31,13 @@ _mode: ContextVar[KernelMode] = ContextVar("kernel_mode", default="auto")
 
 
 @contextlib.contextmanager
-def kernels_as(mode: KernelMode) -> Iterator[None]:
+def kernels_as(mode: KernelMode) -> Generator[None]:
     """How kernels are put in while a step is rewritten.
 
-    `auto`: the kernel on a TPU, else XLA's reference, which has zeros in dead rows. `interpret`: the kernel
-    interpreted, with NaN where it writes nothing. `poisoned`: the reference, with NaN in every dead row: quick,
-    and strict, for whoever checks that no dead row is read.
+    `auto`: the kernel on a TPU, else XLA's reference, which has zeros in dead rows. `poisoned`: the reference,
+    with NaN in every dead row: quick and strict, for whoever checks that no dead row is read. `interpret`: the
+    kernel interpreted, with NaN where it writes nothing; as `poisoned` inside a shard_map that checks which
+    values vary over its mesh, which jax's interpreter does not understand.
     """
     token = _mode.set(mode)
     try:
@@ -88,10 +90,12 @@ def replacement(
 
     `count` is the number of row operands and uniform values together.
     """
-    mode = _mode.get()
-    operands, implementation = len(choice.operands), _IMPLEMENTATIONS[mode]
+    asked, operands = _mode.get(), len(choice.operands)
 
     def run(*values: Any) -> list[Any]:
+        in_mesh = any(jax.typeof(value).manual_axis_type.varying for value in values)
+        mode = "poisoned" if asked == "interpret" and in_mesh else asked
+        implementation = _IMPLEMENTATIONS[mode]
         limit = make_limit(*values[count:])
         results = choice.call(values[:operands], values[operands:count], limit, donate, implementation)
         return [_poisoned(result, limit) for result in results] if mode == "poisoned" else results
@@ -115,18 +119,20 @@ def _poisoned(value: Any, limit: Any) -> Any:
 def _glu(group: Group) -> Choice | None:
     if len(group.cones) != 1 or (found := glu_kernel(group.cones[0])) is None:
         return None
-    direction, activation = found
+    direction = found[0]
+    activation = cast("Activation", found[1])
     operands = tuple(sorted(group.leaves, key=lambda leaf: -leaf.aval.shape[1]))
     if direction == "forward":
 
         def forward(rows: Sequence[Any], uniform: Any, limit: Any, donate: Any, how: Any) -> list[Any]:
-            return [glu_rows(*rows, limit, activation, implementation=how)]  # pyright: ignore[reportArgumentType]
+            (fused,) = rows
+            return [glu_rows(fused, limit, activation, implementation=how)]
 
         return Choice(name="glu_rows", operands=operands, call=forward, in_place=())
 
     def backward(rows: Sequence[Any], uniform: Any, limit: Any, donate: Any, how: Any) -> list[Any]:
-        given: Any = {"donate": bool(donate), "implementation": how}
-        return [glu_rows_bwd(*rows, limit, activation, **given)]  # pyright: ignore[reportArgumentType]
+        fused, gradient = rows
+        return [glu_rows_bwd(fused, gradient, limit, activation, donate=bool(donate), implementation=how)]
 
     return Choice(name="glu_rows_bwd", operands=operands, call=backward, in_place=((0, 0),))
 
@@ -144,7 +150,8 @@ def _unsort(group: Group) -> Choice | None:
         def call(
             rows: Sequence[Any], uniform: Any, limit: Any, donate: Any, how: Any, swap: bool = first == 1
         ) -> list[Any]:
-            results = unsort_bwd_rows(*rows, limit, donate=bool(donate), implementation=how)
+            gradient, y, weights = rows
+            results = unsort_bwd_rows(gradient, y, weights, limit, donate=bool(donate), implementation=how)
             return list(results[::-1] if swap else results)
 
         return Choice(

@@ -198,10 +198,11 @@ class _Tail:
             return self._select(expr)
         if expr.op in _SPREADS or expr.op in ("slice", "convert_element_type"):
             return self.range(expr.args[0]) if self._same_rows(expr) else None
-        known = [self.range(arg) for arg in expr.args]
-        ranges = [found for found in known if found is not None]
         rule = _ARITHMETIC.get(expr.op)
-        return rule(*ranges) if rule and len(ranges) == len(expr.args) else None
+        if rule is None:
+            return None
+        left, right = (self.range(arg) for arg in expr.args)
+        return None if left is None or right is None else rule(left, right)
 
     def _same_rows(self, expr: Expr) -> bool:
         """A range that holds in the tail says nothing of rows that were moved there from elsewhere."""
@@ -251,11 +252,27 @@ def _product(left: Range, right: Range) -> Range:
     return min(corners), max(corners)
 
 
-_ARITHMETIC: dict[str, Callable[..., Range | None]] = {
-    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+def _sum(left: Range, right: Range) -> Range:
+    return left[0] + right[0], left[1] + right[1]
+
+
+def _difference(left: Range, right: Range) -> Range:
+    return left[0] - right[1], left[1] - right[0]
+
+
+def _smaller(left: Range, right: Range) -> Range:
+    return min(left[0], right[0]), min(left[1], right[1])
+
+
+def _larger(left: Range, right: Range) -> Range:
+    return max(left[0], right[0]), max(left[1], right[1])
+
+
+_ARITHMETIC: dict[str, Callable[[Range, Range], Range | None]] = {
+    "add": _sum,
+    "sub": _difference,
     "mul": _product,
     "div": _quotient,
-    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "min": _smaller,
+    "max": _larger,
 }

@@ -50,12 +50,17 @@ def valid_rows(x: jax.Array, limit: jax.typing.ArrayLike) -> jax.Array:
 def _primitive() -> Any:
     """The identity as a primitive: nothing else survives differentiation and dead code elimination."""
     from jax.extend.core import Primitive
-    from jax.interpreters import ad, batching, mlir
+    from jax.interpreters import ad as typed_ad
+    from jax.interpreters import batching, mlir
 
-    mark = Primitive(MARK)
-    mark.def_impl(lambda x, limit: x)
-    mark.def_abstract_eval(lambda x, limit: x)
-    mlir.register_lowering(mark, lambda context, x, limit: [x])
+    mark: Any = Primitive(MARK)
+    ad: Any = typed_ad
+
+    def identity(x: Any, limit: Any) -> Any:
+        return x
+
+    def lowering(context: Any, x: Any, limit: Any) -> Any:
+        return [x]
 
     def jvp(primals: Any, tangents: Any) -> Any:
         (x, limit), (tangent, _) = primals, tangents
@@ -70,11 +75,14 @@ def _primitive() -> Any:
         return mark.bind(gradient, limit), None
 
     def batch(values: Any, axes: Any) -> Any:
-        if axes[1] is not batching.not_mapped:
+        if axes[1] is not None:
             raise UserError("valid_rows: under vmap one limit must hold for all examples")
         # Rows are no longer in front: the promise is dropped, the value stays.
         return values[0], axes[0]
 
+    mark.def_impl(identity)
+    mark.def_abstract_eval(identity)
+    mlir.register_lowering(mark, lowering)
     ad.primitive_jvps[mark] = jvp
     ad.primitive_transposes[mark] = transpose
     batching.primitive_batchers[mark] = batch

@@ -166,7 +166,8 @@ def _number(value: Any, dtype: Any) -> Form:
 
 
 def _made(equation: Any, var: Any, form: Callable[[Any], Form]) -> Form:
-    name, operand = equation.primitive.name, next(iter(equation.invars), None)
+    name: str = equation.primitive.name
+    operand: Any = next(iter(equation.invars), None)
     if name in _SAME or (name == "convert_element_type" and operand.aval.dtype == var.aval.dtype):
         return form(operand)
     if name == "convert_element_type" and jaxprs.is_literal(operand):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, cast
@@ -17,6 +17,13 @@ from hloscope.rewrite import jaxprs
 from hloscope.rewrite.analysis import Found, Program, analyze
 from hloscope.rewrite.kernels import kernels_as as kernels_as
 from hloscope.rewrite.splicing import splice
+
+# XLA options under which a CPU computes a step and its rewritten form operation by operation, so that equal
+# arithmetic gives equal bits: fusing other operations together rounds differently.
+BITWISE_OPTIONS: Mapping[str, int | str] = {
+    "xla_backend_optimization_level": 0,
+    "xla_disable_hlo_passes": "fusion,cpu-instruction-fusion,multi-output-fusion,algsimp,reshape-mover",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

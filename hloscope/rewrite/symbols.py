@@ -42,7 +42,7 @@ class Expr:
     def walk(self) -> Iterator[Expr]:
         """This expression and all below it, each once."""
         seen: set[Expr] = set()
-        pending = [self]
+        pending: list[Expr] = [self]
         while pending:
             expr = pending.pop()
             if expr not in seen:
@@ -98,6 +98,10 @@ class Symbols:
         """The sum of a vector."""
         return self.make("reduce_sum", (vector,), (("axes", (0,)),), shape=(), dtype=vector.dtype)
 
+    def item_of(self, stack: Expr, reader: int, *, shape: Shape, dtype: str) -> Expr:
+        """The item of any array that a pass of loop `reader` sees; its number is the pass's own."""
+        return self.make("item_of", (stack,), reader, shape=shape, dtype=dtype, loops=stack.loops | {reader})
+
     def item_in(self, expr: Expr, source: int, reader: int) -> Expr:
         """What loop `source` stacked, as loop `reader` sees it when both are at the same item."""
         if source not in expr.loops:
@@ -105,7 +109,9 @@ class Symbols:
         key = (expr, (source, reader))
         if key not in self._moved:
             loops = (expr.loops - {source}) | {reader}
-            if expr.args:
+            if expr.op == "item_of" and expr.params == source:
+                moved = self.item_of(expr.args[0], reader, shape=expr.shape, dtype=expr.dtype)
+            elif expr.args:
                 args = tuple(self.item_in(arg, source, reader) for arg in expr.args)
                 moved = self.make(expr.op, args, expr.params, shape=expr.shape, dtype=expr.dtype)
             else:
@@ -118,6 +124,8 @@ class Symbols:
         """The inverse of `item_in`; None for a value that is more than an item of what `source` stacked."""
         if reader not in expr.loops:
             return expr
+        if expr.op == "item_of" and expr.params == reader:
+            return self.item_of(expr.args[0], source, shape=expr.shape, dtype=expr.dtype)
         if not expr.args:
             name = cast("tuple[Any, ...]", expr.params)
             if expr.op != "atom" or name[:3] != ("at", source, reader):

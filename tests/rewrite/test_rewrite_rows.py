@@ -1,0 +1,186 @@
+"""Steps rewritten with valid-row kernels: the same results with NaN in every row that a kernel may leave unwritten."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+import ragged_programs as programs
+from jax import lax
+
+import hloscope as hs
+from hloscope.errors import UserError
+from hloscope.rewrite.rows import find_row_clusters, kernels_as, rewrite_rows
+
+SIZES = jnp.asarray(programs.SIZES)
+
+
+def kernels(analysis) -> list[str]:
+    return [f"{cluster.phase} {cluster.kernel}" for cluster in analysis.replaceable]
+
+
+def test_a_grouped_matmul_ends_its_rows():
+    args = (programs.buffer(), programs.weights(), SIZES)
+    found = programs.analysis(programs.grouped, *args)
+    assert kernels(found) == ["forward valid_rows"]
+    assert "sum of its group sizes" in found.explain()
+    assert programs.same(programs.poisoned(programs.grouped, *args), programs.plain(programs.grouped, *args))
+
+
+def test_a_layer_and_its_gradient():
+    args = programs.moe_args()
+    step = jax.value_and_grad(programs.moe_loss, argnums=(0, 1))
+    found = programs.analysis(step, *args)
+    assert set(kernels(found)) >= {
+        "forward glu_rows",
+        "backward glu_rows_bwd",
+        "backward unsort_bwd_rows",
+    }, found.explain()
+    assert programs.same(programs.poisoned(step, *args), programs.plain(step, *args))
+
+
+def test_empty_groups():
+    params, tokens, index, _ = programs.moe_args()
+    nothing = jnp.zeros(programs.GROUPS, jnp.int32)
+    step = jax.value_and_grad(programs.moe_loss, argnums=(0, 1))
+    args = (params, tokens, index, nothing)
+    assert programs.same(programs.poisoned(step, *args), programs.plain(step, *args))
+
+
+def test_kernels_interpreted_write_in_place_of_what_dies():
+    args = programs.moe_args()
+    step = programs.step_of(jax.value_and_grad(programs.moe_loss, argnums=(0, 1)), *args)
+    with kernels_as("interpret"):
+        rewritten = rewrite_rows(step)
+    jaxpr = jax.make_jaxpr(rewritten.fn)(*args)
+    found = {
+        equation.params["name"]: bool(equation.params["input_output_aliases"])
+        for equation in jaxpr.jaxpr.eqns
+        if equation.primitive.name == "pallas_call"
+    }
+    assert found["glu_rows_bwd_silu"]
+    assert found["unsort_bwd_rows"]
+    assert not found["glu_rows_silu"]
+    got, expected = rewritten.fn(*args), step.fn(*args)
+    assert all(
+        bool(jnp.allclose(a, b, rtol=1e-5, atol=1e-5))
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True)
+    )
+
+
+def test_under_checkpoint_scan_and_jit():
+    params, tokens, index, sizes = programs.moe_args()
+    layers = 2
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * layers), params)
+
+    @jax.checkpoint
+    def layer(tokens, params):
+        return tokens + programs.moe_loss(params, tokens, index, sizes) * 1e-4, None
+
+    def loss(stacked, tokens):
+        return jnp.sum(lax.scan(layer, tokens, stacked)[0])
+
+    step = jax.jit(jax.value_and_grad(loss))
+    found = programs.analysis(step, stacked, tokens)
+    assert {"forward glu_rows", "recompute glu_rows", "backward glu_rows_bwd"} <= set(kernels(found)), (
+        found.explain()
+    )
+    assert all(cluster.executions == layers for cluster in found.replaceable)
+    assert programs.same(programs.poisoned(step, stacked, tokens), programs.plain(step, stacked, tokens))
+
+
+def test_only_the_clusters_that_were_asked_for():
+    args = programs.moe_args()
+    step = programs.step_of(jax.grad(programs.moe_loss), *args)
+    keys = [cluster.key for cluster in find_row_clusters(step).replaceable]
+    with kernels_as("interpret"):
+        rewritten = rewrite_rows(step, keys[:1])
+    text = str(jax.make_jaxpr(rewritten.fn)(*args))
+    assert text.count("pallas_call[") == 1
+    assert rewrite_rows(step, []) is step
+
+
+def test_a_stale_key_is_refused():
+    step = programs.step_of(programs.grouped, programs.buffer(), programs.weights(), SIZES)
+    with pytest.raises(UserError, match="no such cluster"):
+        rewrite_rows(step, ["forward/glu_rows/bf16[1,1]/gone.py:1"])
+
+
+def test_a_step_without_ragged_buffers_stays_itself():
+    step = programs.step_of(programs.swish, programs.buffer())
+    assert rewrite_rows(step) is step
+    assert "no ragged buffer" in find_row_clusters(step).explain()
+
+
+def test_donation_and_tree_of_a_jitted_step_stay():
+    def program(state, sizes):
+        return {"x": programs.grouped(state["x"], state["w"], sizes)}, state["w"]
+
+    state = {"x": programs.buffer(), "w": programs.weights()}
+    step = hs.Step(jax.jit(program, donate_argnums=0), args=(state, SIZES))
+    with kernels_as("poisoned"):
+        rewritten = rewrite_rows(step)
+    traced = rewritten.fn.trace(state, SIZES)
+    assert [
+        info.donated for info in jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))
+    ] == [
+        True,
+        True,
+        False,
+    ]
+    assert jax.tree.structure(traced.out_info) == jax.tree.structure(jax.eval_shape(program, state, SIZES))
+
+
+def test_a_mark_ends_the_rows_of_an_unknown_reader():
+    def program(x, limit, *, marked):
+        h = programs.swish(x)
+        if marked:
+            h = hs.valid_rows(h, limit)
+        return jnp.sum(jnp.sort(h, axis=0)[:1])
+
+    args = (programs.buffer(), jnp.int32(9))
+    assert not programs.analysis(lambda x, n: program(x, n, marked=False), *args).replaceable
+    marked = programs.analysis(lambda x, n: program(x, n, marked=True), *args)
+    assert kernels(marked) == ["forward valid_rows"]
+    assert "user promises" in marked.explain()
+
+
+def test_a_mark_is_an_identity_in_every_transformation():
+    x, limit = programs.buffer(), jnp.int32(9)
+
+    def loss(x):
+        return jnp.sum(jnp.square(hs.valid_rows(x, limit)))
+
+    assert programs.same(jax.jit(hs.valid_rows)(x, limit), x)
+    assert programs.same(jax.grad(loss)(x), 2 * x)
+    assert programs.same(jax.jit(jax.grad(jax.checkpoint(loss)))(x), 2 * x)
+    assert programs.same(jax.vmap(hs.valid_rows, in_axes=(0, None))(jnp.stack([x, x]), limit)[0], x)
+    with pytest.raises(UserError, match="one limit"):
+        jax.vmap(hs.valid_rows)(jnp.stack([x, x]), jnp.stack([limit, limit]))
+    with pytest.raises(UserError, match="one integer"):
+        hs.valid_rows(x, 1.5)
+    text = jax.jit(hs.valid_rows).lower(x, limit).compile().as_text()
+    assert "custom-call" not in text
+
+
+def test_a_registered_demand(monkeypatch):
+    from hloscope.rewrite import marks
+
+    monkeypatch.setattr(marks, "_registered", {})
+
+    @jax.jit
+    def own_gmm(x, w, sizes):
+        valid = jnp.arange(x.shape[0])[:, None] < jnp.sum(sizes)
+        return jnp.where(valid, x, 0) @ w[0]
+
+    def program(x, w, sizes):
+        return own_gmm(programs.swish(x), w, sizes)
+
+    args = (programs.buffer(), programs.weights(), SIZES)
+    hs.register_demand("own_gmm", below_sum={0: 2})
+    found = programs.analysis(program, *args)
+    assert kernels(found) == ["forward valid_rows"]
+    assert "own_gmm reads rows below the sum" in found.explain()
+    assert programs.same(programs.poisoned(program, *args), programs.plain(program, *args))
+    with pytest.raises(UserError, match="no position"):
+        hs.register_demand("own_gmm", below_sum={-1: 2})
