@@ -193,7 +193,8 @@ class _Tail:
         if value is not None:
             return value, value
         if expr.op == "iota":
-            return 0, expr.shape[parameter(expr, "dimension")] - 1
+            dimension: int = parameter(expr, "dimension")
+            return 0, expr.shape[dimension] - 1
         if expr.op == "select_n":
             return self._select(expr)
         if expr.op in _SPREADS or expr.op in ("slice", "convert_element_type"):
