@@ -1,5 +1,8 @@
 """Small programs on a ragged buffer, some of which read its dead rows."""
 
+# jax and jaxprs have no types worth checking here.
+# pyright: basic, reportMissingImports=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
