@@ -112,8 +112,8 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        """The first line of the docs."""
-        return self.doc.splitlines()[0]
+        """The first line of the docs; the name where Python has left those out (`-OO`)."""
+        return self.doc.splitlines()[0] if self.doc else self.name
 
     @property
     def sections(self) -> dict[str, str]:

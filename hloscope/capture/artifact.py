@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from hloscope.capture.fields import check_fields
 from hloscope.errors import UserError
 
 MANIFEST = "artifact.json"
@@ -138,8 +140,33 @@ def from_fields(path: Path, fields: object) -> Artifact:
     values = cast("dict[str, Any]", fields)
     stats = values.get("memory_stats")
     try:
-        located: dict[str, Any] = {name: path / values[name] if values[name] else None for name in _PATHS}
+        located: dict[str, Any] = {name: _inside(path, values[name]) for name in _PATHS}
         located["memory_stats"] = None if stats is None else MemoryStats(**stats)
-        return Artifact(path=path, **(values | located))
+        artifact = Artifact(path=path, **(values | located))
     except (KeyError, TypeError) as error:
         raise ValueError(f"its manifest does not fit: {error}") from error
+    check_fields(Artifact, values | located)
+    if artifact.memory_stats is not None:
+        check_fields(MemoryStats, dataclasses.asdict(artifact.memory_stats))
+    _check_figures(artifact)
+    return artifact
+
+
+def _inside(path: Path, name: object) -> Path | None:
+    """A file of the artifact's folder, never one elsewhere."""
+    if not name:
+        return None
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"its files must lie in its folder, not in {name!r}")
+    return path / name
+
+
+def _check_figures(artifact: Artifact) -> None:
+    mesh, ids = artifact.mesh_axes, artifact.mesh_device_ids
+    share = artifact.valid_fraction
+    if mesh is not None and (min(mesh.values(), default=1) < 1 or math.prod(mesh.values()) != len(ids or ())):
+        raise ValueError("its mesh and its device ids do not fit")
+    if artifact.num_devices < 1 or (artifact.hbm_limit_bytes or 0) < 0:
+        raise ValueError("its figures cannot be below zero")
+    if share is not None and not 0 < share <= 1:
+        raise ValueError(f"its valid_fraction cannot be {share}")

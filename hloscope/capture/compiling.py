@@ -30,9 +30,10 @@ _STATS_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A compile that worked: how long it took, in seconds, and the executable's memory."""
+    """A compile that worked: how long it took, in seconds, the executable and its memory."""
 
     seconds: float
+    executable: Any
     memory_stats: MemoryStats | None
 
 
@@ -47,7 +48,8 @@ def compile_step(lowered: Any, options: Mapping[str, Any], dump: Path) -> Compil
     }
     began = time.monotonic()
     compiled = lowered.compile(compiler_options={**options, **ours})
-    return Compiled(seconds=time.monotonic() - began, memory_stats=_memory_stats(compiled.memory_analysis()))
+    stats = _memory_stats(compiled.memory_analysis())
+    return Compiled(seconds=time.monotonic() - began, executable=compiled, memory_stats=stats)
 
 
 def _memory_stats(analysis: Any) -> MemoryStats | None:

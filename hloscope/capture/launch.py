@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,14 @@ def capture_step(
     topology: str | None = None,
     timeout: float | None = None,
     fresh: bool = False,
+    arguments: Sequence[str] = (),
     on_event: Callable[[Event], None] | None = None,
 ) -> Artifact:
     """Compile the step in `path/to/file.py` or `path/to/file.py:name`, or take it from the store.
 
-    The file runs in a process of its own. `topology` overrides the step's; `timeout` is in seconds for the
-    whole capture; `fresh` compiles even if the store has the step. `on_event` is called as stages begin.
+    The file runs in a process of its own; one that marks no step is run as a script, with `arguments`.
+    `topology` overrides the step's; `timeout` is in seconds for the whole capture; `fresh` compiles even if the
+    store has the step. `on_event` is called as stages begin.
 
     Raises `UserError` if the file, the step or the topology is wrong, `CompileError` if the compiler fails,
     dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
@@ -60,6 +62,7 @@ def capture_step(
         "name": name,
         "topology": topology,
         "fresh": fresh,
+        "arguments": list(arguments),
         "staging": str(staging),
         "store_folder": str(store.folder),
         "store_limit": store.limit_bytes,
@@ -215,6 +218,8 @@ class _Run:
             raise error
         if self.last is None and code == 0:
             raise UserError(f"the file ended the process during {self.during}, before the step was compiled")
+        if self.last is None and (wrong := messages.wrong_flags(self.log)) is not None:
+            raise UserError(f"the compiler refuses a flag: {wrong}")
         raise self._compile_error(code)
 
     def _compile_error(self, code: int) -> CompileError:

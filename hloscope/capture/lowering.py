@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -58,6 +59,35 @@ def given_shardings(step: Step) -> list[jax.sharding.Sharding]:
     leaves = jax.tree.leaves((step.args, dict(step.kwargs)))
     found = [getattr(leaf, "sharding", None) for leaf in leaves]
     return _concrete([*found, *jax.tree.leaves((step.in_shardings, step.out_shardings))])
+
+
+def unplaced(step: Step, most: int = 4) -> list[str]:
+    """Arrays among the arguments that nothing places on devices, by path; scalars are left out.
+
+    A `jax.jit` function may place them itself, which cannot be seen before it is lowered: none are told then.
+    """
+    import jax
+
+    if step.is_jitted or step.in_shardings is not None:
+        return []
+    static = set(cast("tuple[int, ...]", step.static_argnums))
+    names = _argument_names(step)
+    arguments = {names(i): a for i, a in enumerate(step.args) if i not in static} | dict(step.kwargs)
+    found = [
+        f"{name}{jax.tree_util.keystr(path)}"
+        for name, argument in arguments.items()
+        for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]
+        if getattr(leaf, "shape", ()) and getattr(leaf, "sharding", None) is None
+    ]
+    return found if len(found) <= most else [*found[:most], f"{len(found) - most} more"]
+
+
+def _argument_names(step: Step) -> Callable[[int], str]:
+    try:
+        names = list(inspect.signature(step.fn).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return lambda i: names[i] if i < len(names) else f"args[{i}]"
 
 
 def lowered_shardings(lowered: Any) -> list[jax.sharding.Sharding]:

@@ -50,6 +50,9 @@ _REQUIRED = re.compile(
     r"total memory required for HLO temporaries \((?P<used>[\d.]+[KMGTPB]?)\) "
     r"exceeds available HBM \((?P<limit>[\d.]+[KMGTPB]?)\)"
 )
+_WRONG_FLAG = re.compile(
+    r"Unknown flags? in XLA_FLAGS: .*|Couldn't interpret value .* for flag \S+|Failed to parse XLA_FLAGS.*"
+)
 
 
 def compiler_warnings(log: str) -> list[str]:
@@ -77,6 +80,12 @@ def out_of_memory(*texts: str) -> tuple[str, str] | None:
             if found := pattern.search(text):
                 return found["used"], found["limit"]
     return None
+
+
+def wrong_flags(log: str) -> str | None:
+    """What XLA says of flags in XLA_FLAGS before it ends the process; None if they are not why it ended."""
+    found = _WRONG_FLAG.search(log)
+    return None if found is None else found[0].strip(" .")
 
 
 def to_bytes(size: str) -> int:

@@ -41,6 +41,11 @@ _NAME = re.compile(
     r"(?P<head>[a-z0-9 ]*[a-z][a-z0-9 ]*?)\s*[:=_\-]\s*(?P<shape>[0-9x]+)"
     r"(?P<twist>_(?:un)?twisted)?$"
 )
+# 2xv5e:4x4, v5e:4x4x2slices, 2x v5e-16, v5e:4x4*2, v5e:4x4,v5e:4x4.
+_SLICES = re.compile(r"^\d+\s*[x*]\s*(?:tpu|v)\d|\*\s*\d+$|slice|,")
+_GPU = re.compile(
+    r"(?:nvidia|amd|gpu|cuda|rocm|gfx\w*|sm_\w*|g?[abhl]\d{2,3}[a-z]*|t4|v100|mi\d{3}[a-z]*|rtx\w*)(?:[:=_\- ]|$)"
+)
 
 
 def chip_of(name: str) -> str:
@@ -68,6 +73,12 @@ def zero_sized(name: str) -> bool:
 
 def refusal(name: str, reason: str) -> str:
     """One line on why `name` is no topology, with the spelling that was probably meant."""
+    if _SLICES.search(name.strip().lower()):
+        return (
+            f"{name!r} has several slices: hloscope compiles for one slice; give its topology, e.g. v5e:4x4"
+        )
+    if _GPU.match(name.strip().lower()):
+        return f"{name!r} is a GPU: hloscope compiles for TPUs only; it reads a dump of a compile for GPUs"
     suggestion = suggest(name)
     if suggestion is not None:
         return f"unknown topology {name!r}: did you mean {suggestion!r}? ({known_names()})"

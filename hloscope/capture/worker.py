@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -25,12 +27,15 @@ from types import TracebackType
 from typing import Any
 
 import hloscope
-from hloscope.capture import compiling, dump, lowering, messages, store, userfile
+from hloscope.capture import compiling, dump, lowering, messages, script, scripted, store, userfile
 from hloscope.capture.artifact import HLO_FILE, Artifact, MemoryStats, write_artifact
 from hloscope.capture.events import Stage
 from hloscope.capture.step import Step, StepSpec
 from hloscope.capture.topology import Topology
 from hloscope.errors import CompileError, UserError
+
+# The compiler says nothing when it cannot write a dump; with less than this left, that is why there is none.
+_LEAST_ROOM = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Request:
     staging: str
     store_folder: str
     store_limit: int
+    arguments: list[str] = field(default_factory=list[str])  # of a file that is run as a script
 
 
 @dataclass(slots=True)
@@ -65,11 +71,14 @@ class Channel:
             os.write(self.fd, (json.dumps(event) + "\n").encode())
 
     def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The process's `sys.excepthook`: report, and leave the whole traceback in the log."""
-        traceback.print_exception(kind, error, trace)
-        sys.stderr.flush()
+        """Report, leave the whole traceback in the log, and end the process."""
+        with contextlib.suppress(OSError):  # the disk that the log is on may be full
+            traceback.print_exception(kind, error, trace)
+            sys.stderr.flush()
         kind_of_failure, detail = "user", userfile.describe(error)
-        if self.stage == "compile" or isinstance(error, CompileError):
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            detail = "no room is left on the disk of the store; HLOSCOPE_CACHE names another folder for it"
+        elif self.stage == "compile" or isinstance(error, CompileError):
             kind_of_failure, detail = "compile", messages.one_line(str(error))
             if refused := compiling.refused_option(error):
                 kind_of_failure, detail = "user", f"the compiler refuses a compiler option: {refused}"
@@ -107,6 +116,10 @@ def capture(request: Request, channel: Channel) -> Artifact:
     shardings = lowering.given_shardings(step)
     if not step.is_jitted:
         lowering.check_devices(shardings, topology)
+    if topology.num_devices > 1 and (unplaced := lowering.unplaced(step)):
+        channel.warnings.append(
+            f"no sharding is given for {', '.join(unplaced)}: every device may get all of it"
+        )
     mesh = lowering.find_mesh(shardings, topology.platform)
     channel.enter("trace")
     traced = lowering.trace(step, mesh)
@@ -136,26 +149,34 @@ class Job:
     spec: StepSpec
     step: Step
     topology: Topology
+    names: Callable[[list[str]], list[str]] = list  # the parameters' names from those in the lowered module
 
     def finish(self, lowered: Any, shardings: list[Any]) -> Artifact:
         """The artifact of this step: out of the store, or compiled now."""
         planned = self.plan(lowered, shardings)
-        request = self.request
-        shelf = store.Store(folder=Path(request.store_folder), limit_bytes=request.store_limit)
-        if not request.fresh and (stored := shelf.lookup(planned.key)) is not None:
+        if not self.request.fresh and (stored := self.shelf.lookup(planned.key)) is not None:
             self.channel.enter("done", detail="cached", path=str(stored.path))
             return stored
+        published, _ = self.compile(lowered, planned)
+        self.channel.enter("done", detail="compiled", path=str(published.path))
+        return published
+
+    @property
+    def shelf(self) -> store.Store:
+        """The store."""
+        return store.Store(folder=Path(self.request.store_folder), limit_bytes=self.request.store_limit)
+
+    def compile(self, lowered: Any, planned: Artifact) -> tuple[Artifact, Any]:
+        """Compile and publish: the artifact, and jax's executable."""
         self.channel.enter("compile", detail=self.topology.name)
         # Written before the compile: it may take this process with it.
         planned.path.mkdir()
         write_artifact(planned, {})
-        dumped = Path(request.staging) / "dump"
+        dumped = Path(self.request.staging) / "dump"
         compiled = compiling.compile_step(lowered, self.step.compiler_options, dumped)
         self.channel.enter("store")
         artifact = self.complete(planned, dumped, compiled.seconds, compiled.memory_stats)
-        published = shelf.publish(artifact, replace=request.fresh)
-        self.channel.enter("done", detail="compiled", path=str(published.path))
-        return published
+        return self.shelf.publish(artifact, replace=self.request.fresh), compiled.executable
 
     def plan(self, lowered: Any, shardings: list[Any]) -> Artifact:
         """All of the artifact that is known before the compile."""
@@ -181,7 +202,7 @@ class Job:
             flags={},
             compiler_options=options,
             valid_fraction=self.step.valid_fraction,
-            parameter_names=lowering.parameter_names(lowered),
+            parameter_names=self.names(lowering.parameter_names(lowered)),
             warnings=[],
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             key=self.key(lowered, shardings, options),
@@ -212,6 +233,8 @@ class Job:
         limit = compiling.hbm_limit(self.topology, options)
         files = dump.collect(dumped, planned.path)
         if files is None:
+            if shutil.disk_usage(planned.path).free < _LEAST_ROOM:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise CompileError("no optimized module in the dump")
         return dataclasses.replace(
             planned,
@@ -254,8 +277,21 @@ def main() -> None:
         os.dup2(nothing.fileno(), 0)
     request = Request(**json.loads(read_line(lifeline)))
     threading.Thread(target=watch_parent, args=(lifeline, Path(request.staging)), daemon=True).start()
-    with compiling.collected_warnings(channel.warnings):
-        capture(request, channel)
+    try:
+        with compiling.collected_warnings(channel.warnings):
+            if script.is_step_file(Path(request.file)):
+                capture(request, channel)
+            else:
+                scripted.capture_script(request, channel, Job)
+    except BaseException as error:
+        # Not left to sys.excepthook, which the user's file may replace, nor SystemExit to Python, which would
+        # wait for the threads of that file.
+        if isinstance(error, SystemExit):
+            error = UserError(f"the code ended itself: SystemExit({error.code})").with_traceback(
+                error.__traceback__
+            )
+        channel.failed(type(error), error, error.__traceback__)
+        raise
     # Nothing is left to do, and taking jax down takes longer than a cached answer.
     sys.stdout.flush()
     sys.stderr.flush()

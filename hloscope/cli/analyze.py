@@ -42,6 +42,7 @@ class Request:
     fresh: bool = False
     timeout: float | None = None
     quiet: bool = False
+    arguments: Sequence[str] = ()
 
 
 def run(request: Request) -> int:
@@ -114,6 +115,7 @@ def _open(request: Request) -> tuple[Opened, CompileError | None]:
                 module=request.module,
                 timeout=request.timeout,
                 fresh=request.fresh,
+                arguments=request.arguments,
                 on_event=on_event,
             )
     except CompileError as error:

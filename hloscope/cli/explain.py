@@ -10,6 +10,7 @@ from rich.markdown import Markdown
 
 from hloscope.cli.output import write_text
 from hloscope.engine import get_rule
+from hloscope.errors import UserError
 from hloscope.report.terminal import indented, words
 from hloscope.rule import Rule
 
@@ -19,6 +20,10 @@ _WIDEST = 100
 def explain(code: str) -> None:
     """Print what a rule looks for, why, and what to do. Raises UserError if there is no such rule."""
     rule = get_rule(code)
+    if not rule.doc:
+        raise UserError(
+            "Python has left out the docs of the rules (-OO, PYTHONOPTIMIZE=2): run hloscope without that"
+        )
     write_text(lambda width: _page(rule), sys.stdout)
 
 

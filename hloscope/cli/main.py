@@ -8,16 +8,18 @@ waits for nothing.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
 
 import hloscope
 from hloscope.cli.options import (
     All,
+    Arguments,
     Budgets,
     Code,
     Command,
@@ -63,10 +65,28 @@ app = typer.Typer(
 )
 
 
+class _Ended(BaseException):
+    """SIGTERM or SIGHUP: what is under way cleans up after itself, then the process dies of it."""
+
+
+def _end(number: int, _: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)
+    raise _Ended(number)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Every error that is raised on purpose ends here."""
+    if arguments is None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, _end)
     try:
         return _run(arguments)
+    except _Ended as ended:
+        (number,) = ended.args
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        return 128 + number
     except CompileError as error:
         # Where the compiler left a dump, the report says more than its log.
         return _fail(error, "" if error.dump_dir else error.log_tail)
@@ -146,6 +166,7 @@ def hloscope_command(
 @app.command()
 def analyze(
     target: Target,
+    arguments: Arguments = None,
     topology: TopologyName = None,
     module: ModuleName = None,
     json: Json = None,
@@ -162,8 +183,9 @@ def analyze(
 ) -> Callable[[], int]:
     """Tell what a compiled step needs, what fills its memory, and what is wasted.
 
-    TARGET is a step file (train_step.py, or train_step.py:name if it has several), a *.hlo.pb (gzip or not),
-    or a folder that XLA dumped into.
+    TARGET is a step file (train_step.py, or train_step.py:name if it has several), a script, a *.hlo.pb (gzip or
+    not), HLO text, or a folder that XLA dumped into. A script, which marks no step, runs with the arguments after --:
+    the step is what it compiles for TPUs, or the first training step that it calls, compiled for --topology.
     """
     from hloscope.cli import analyze as command
 
@@ -184,6 +206,7 @@ def analyze(
             fresh=fresh,
             timeout=timeout,
             quiet=quiet,
+            arguments=tuple(arguments or ()),
         ),
     )
 

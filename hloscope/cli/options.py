@@ -101,3 +101,7 @@ Modules = Annotated[
     str | None,
     typer.Option("--module", metavar="REGEX", help="Only modules whose names this is found in."),
 ]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[-- ARGS ...]", help="A script's arguments.", show_default=False),
+]

@@ -161,6 +161,8 @@ def _write(text: str, stream: TextIO) -> None:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:
-        raise
+        # The reader has seen enough (`| head`): the rest goes nowhere, and the exit code stays what it is. Python
+        # would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     except OSError as error:
         raise UserError(f"cannot write to standard output: {error.strerror}") from error

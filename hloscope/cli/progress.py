@@ -39,6 +39,8 @@ def stage_in_words(event: Event) -> str:
     """`compiling`, or `compiled before` for what the store had."""
     if event.stage == "done" and event.detail == "cached":
         return "compiled before, taken from the store"
+    if event.stage == "import" and event.detail == "script":
+        return "running the script"
     return _WORDS.get(event.stage, event.stage)
 
 

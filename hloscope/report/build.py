@@ -50,14 +50,19 @@ def open_target(
     module: str | None = None,
     timeout: float | None = None,
     fresh: bool = False,
+    arguments: Sequence[str] = (),
     on_event: Callable[[Event], None] | None = None,
 ) -> Opened:
     """Compile a step, or read what holds HLO. Raises UserError and CompileError."""
     if not is_step(target):
+        if arguments:
+            raise UserError(f"{target} is no script: it takes no arguments ({' '.join(arguments)})")
         return open_hlo(target, module=module)
     if module is not None:
         raise UserError(f"--module is for dumps; choose a step with {target.split(':')[0]}:NAME")
-    artifact = capture_step(target, topology=topology, timeout=timeout, fresh=fresh, on_event=on_event)
+    artifact = capture_step(
+        target, topology=topology, timeout=timeout, fresh=fresh, arguments=arguments, on_event=on_event
+    )
     return open_artifact(artifact, target)
 
 

@@ -1,0 +1,199 @@
+"""A file without `@hs.step` runs as a script, and what it compiles, or calls as its step, is captured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hloscope.capture import capture_step
+from hloscope.capture.script import is_step_file
+from hloscope.capture.topology import Topology
+from hloscope.cli.main import main
+from hloscope.errors import UserError
+
+TRAIN = """
+    import argparse
+    from functools import partial
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    import beside
+
+    @partial(jax.jit, static_argnums=(0, 2), donate_argnums=1)
+    def train_step(config, params, scale, batch):
+        def loss(params):
+            hidden = jax.nn.gelu(batch["x"] @ params["wi"])
+            hidden = jax.lax.with_sharding_constraint(hidden, NamedSharding(beside.mesh, P("data")))
+            return ((hidden @ params["wo"]) ** 2).mean() * scale
+        value, grads = jax.value_and_grad(loss)(params)
+        return jax.tree.map(lambda p, g: p - g, params, grads), value
+
+    @jax.jit
+    def init(key):
+        return {"wi": jax.random.normal(key, (width, 512)), "wo": jax.random.normal(key, (512, width))}
+
+    if __name__ == "__main__":
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--width", type=int, required=True)
+        width = parser.parse_args().width
+        beside.mesh = Mesh(np.array(jax.devices()).reshape(-1, 2), ("data", "model"))
+        params = jax.device_put(init(jax.random.key(0)), NamedSharding(beside.mesh, P("data", "model")))
+        batch = {"x": jax.device_put(np.ones((64, width), "float32"), NamedSharding(beside.mesh, P("data")))}
+        for _ in range(2):
+            params, loss = train_step("config", params, 2, batch)
+            raise RuntimeError("the step was run")
+"""
+AOT = """
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.experimental import topologies
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+    sharding = NamedSharding(Mesh(np.array(devices), ("data",)), P("data"))
+    shape = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=sharding)
+
+    def train_step(x):
+        return jnp.sin(x @ x.T).sum()
+
+    def small_step(x):
+        return x + 1
+
+    small = jax.jit(small_step).lower(shape).compile()
+    step = jax.jit(train_step).lower(shape).compile()
+    print(step.memory_analysis().temp_size_in_bytes)
+    step(jnp.ones((512, 512)))
+"""
+ALONE = """
+    import jax, jax.numpy as jnp
+
+    def update(weights, x):
+        return weights - jax.grad(lambda w: ((x @ w) ** 2).mean())(weights)
+
+    class Trainer:
+        @jax.jit
+        def evaluate(x):
+            return x.mean()
+
+        step = staticmethod(jax.jit(update, donate_argnums=0))
+
+    Trainer.evaluate(jnp.ones((4, 128)))
+    Trainer.step.lower(jnp.ones((128, 128)), jnp.ones((4, 128))).compile()
+    raise RuntimeError("it went on")
+"""
+
+
+def message(target: str, **options: object) -> str:
+    with pytest.raises(UserError) as caught:
+        capture_step(target, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.tpu_compile
+def test_the_first_call_of_a_training_step_is_moved_to_the_topology(write_step, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("mesh = None\n")
+    path = write_step(TRAIN, header="", name="train.py")
+    artifact = capture_step(path, topology="v5e:2x4", arguments=["--width", "256"])
+    assert (artifact.step_name, artifact.module_name) == ("train_step", "jit_train_step")
+    assert (artifact.topology, artifact.num_devices) == ("v5e:2x4", 8)
+    assert artifact.mesh_axes == {"data": 4, "model": 2}
+    assert artifact.mesh_device_ids == [d.id for d in Topology("v5e:2x4").mesh(data=4, model=2).devices.flat]
+    assert artifact.parameter_names == ["params['wi']", "params['wo']", "batch['x']"]
+    stats = artifact.memory_stats
+    assert stats is not None
+    assert stats.argument_bytes == 2 * 256 * 512 * 4 // 8 + 64 * 256 * 4 // 4
+    assert stats.alias_bytes == 2 * 256 * 512 * 4 // 8  # donated, as the script does
+    (note, *_) = artifact.warnings
+    assert note == (
+        "the first call of train_step was taken as the step and moved to v5e:2x4; it called init before; "
+        "train.py:NAME takes another"
+    )
+    # The arguments are the script's own, and another width is another step.
+    assert capture_step(path, topology="v5e:2x4", arguments=["--width", "256"]).path == artifact.path
+    assert "required: --width" in message(path, topology="v5e:2x4")
+    assert "has 8 places" not in message(path, topology="v5e:2x4", arguments=["--width", "oops"])
+
+
+@pytest.mark.tpu_compile
+def test_every_tpu_compile_of_a_script_is_kept(write_step, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_step(AOT, header="", name="aot.py")
+    assert main(["analyze", path, "--json", "-", "--quiet"]) == 2
+    assert "aot.py compiles several steps: train_step (" in capsys.readouterr().err
+    assert main(["analyze", f"{path}:train_step", "--json", "-", "--quiet"]) == 0
+    target = json.loads(capsys.readouterr().out)["target"]
+    assert (target["module"], target["topology"], target["mesh"]) == ("jit_train_step", "v5e:2x4", {"data": 8})
+    assert "called: small_step" not in message(f"{path}:nope")
+
+
+@pytest.mark.tpu_compile
+def test_a_script_of_one_device(write_step) -> None:
+    artifact = capture_step(write_step(ALONE, header=""), topology="v5e:2x4")
+    assert (artifact.step_name, artifact.num_devices, artifact.mesh_axes) == ("update", 1, None)
+    assert artifact.parameter_names == ["weights", "x"]
+    assert artifact.memory_stats is not None
+    assert artifact.memory_stats.alias_bytes == 128 * 128 * 4
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "said"),
+    [
+        ("import numpy as np\nprint(np.ones(3).sum())", {}, "it called and compiled no jax.jit function"),
+        (
+            "import jax\nstep = jax.jit(lambda x: x + 1)\nstep.__name__\nstep(1.0)",
+            {},
+            "runs <lambda> on the host: give --topology, e.g. v5e:2x4",
+        ),
+        ("import sys\nsys.exit(4)", {}, "the script ended itself: SystemExit(4)"),
+        ("import nowhere", {}, "ModuleNotFoundError: No module named 'nowhere'"),
+        ("print(1)", {"topology": "v5litepod-8"}, "did you mean 'v5e:2x4'"),
+    ],
+)
+def test_what_is_no_step_says_so(body: str, options: dict[str, str], said: str, write_step) -> None:
+    assert said in message(write_step(body, header=""), **options)
+
+
+def test_a_call_that_cannot_be_moved_says_why(write_step) -> None:
+    body = """
+        import os
+        os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        x = jax.device_put(jnp.ones((8, 8)), NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data")))
+        @jax.jit
+        def step(x):
+            return x + 1
+        @jax.jit
+        def loud(x):
+            jax.debug.callback(print, x.sum())
+            return x + 1
+        step(x)
+    """
+    path = write_step(body, header="")
+    said = message(path, topology="v5e:2x4")
+    assert said.startswith("the script's mesh data=4 has 4 places, but v5e:2x4 has 8 devices")
+    assert "no function named 'nope' was called or compiled for TPUs; called: step" in message(
+        f"{path}:nope", topology="v5e:2x4"
+    )
+    loud = write_step(body.replace("step(x)\n", "loud(x)\n"), header="", name="loud.py")
+    assert message(loud, topology="v5e:2x2").startswith("loud cannot be moved to TPUs as it is called here (")
+
+
+@pytest.mark.parametrize(
+    ("text", "marks"),
+    [
+        ("import hloscope as hs\n@hs.step\ndef f(t): ...", True),
+        ("import hloscope\nf = hloscope.step('v5e:2x4')(g)", True),
+        ("from hloscope import step as s\n@s\ndef f(t): ...", True),
+        ("import hloscope as hs\nhs.load('x')\noptimizer.step()", False),
+        ("import jax\nf = jax.jit(g)", False),
+        ("def f(:", False),
+    ],
+)
+def test_which_files_mark_a_step(text: str, marks: bool, tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_text(text)
+    assert is_step_file(tmp_path / "f.py") is marks
+
+
+def test_arguments_are_for_scripts(tmp_path: Path) -> None:
+    assert main(["analyze", str(tmp_path), "--", "--steps", "3"]) == 2
