@@ -164,7 +164,8 @@ def _inside(path: Path, name: object) -> Path | None:
 def _check_figures(artifact: Artifact) -> None:
     mesh, ids = artifact.mesh_axes, artifact.mesh_device_ids
     share = artifact.valid_fraction
-    if mesh is not None and (min(mesh.values(), default=1) < 1 or math.prod(mesh.values()) != len(ids or ())):
+    wrong = ids is not None and math.prod((mesh or {}).values()) != len(ids)
+    if wrong or (mesh is not None and min(mesh.values(), default=1) < 1):
         raise ValueError("its mesh and its device ids do not fit")
     if artifact.num_devices < 1 or (artifact.hbm_limit_bytes or 0) < 0:
         raise ValueError("its figures cannot be below zero")

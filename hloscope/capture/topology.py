@@ -145,6 +145,10 @@ def _tpu_devices(name: str) -> tuple[Device, ...]:
         description: Any = topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except RuntimeError as error:
         reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").rstrip(".")
+        if "lockfile" in reason:
+            raise UserError(
+                f"{name}: another process has loaded libtpu; set ALLOW_MULTIPLE_LIBTPU_LOAD=1 in this one"
+            ) from error
         raise UserError(topology_names.refusal(name, reason)) from error
     devices: list[Device] = description.devices
     return tuple(sorted(devices, key=lambda device: device.id))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hloscope import load
 from hloscope.capture import Artifact, capture_step
 from hloscope.errors import CompileError, UserError
 
@@ -63,15 +64,19 @@ def test_missing_module(write_step) -> None:
 
 
 def test_file_that_exits(write_step) -> None:
-    path = write_step("import sys\nsys.exit(3)", header="")
-    assert message(path) == f"the file ended itself: SystemExit(3) ({path}:2)"
+    path = write_step("import hloscope as hs, sys\nhs.step\nsys.exit(3)", header="")
+    assert message(path) == f"the file ended itself: SystemExit(3) ({path}:3)"
     path = write_step("import os\nos._exit(0)", header="")
     assert message(path) == "the file ended the process during import, before the step was compiled"
 
 
 def test_no_step(write_step) -> None:
-    path = write_step("def train_step(topology): ...", header="")
+    path = write_step("import hloscope as hs\nhs.step\ndef train_step(topology): ...", header="")
     assert message(path) == f"{path}: no function in it is marked @hs.step (import hloscope as hs)"
+    path = write_step("def train_step(topology): ...", header="")
+    assert message(path) == (
+        f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function"
+    )
 
 
 def test_several_steps(write_step) -> None:
@@ -179,6 +184,11 @@ def test_out_of_memory_keeps_the_module(write_step) -> None:
     assert b"jit_step" in failed.hlo_path.read_bytes()[:200]
     assert failed.hbm_limit_bytes == round(15.75 * 2**30)
     assert failed.memory_stats is None
+    report = load(failed.path)
+    assert (report.target.status, report.target.error) == ("failed", str(caught.value))
+    assert report.overrun is not None
+    assert report.overrun.limit_bytes == failed.hbm_limit_bytes
+    assert report.overrun.excess_bytes > 50 << 30
     # It is a report on a failure, not an answer to the next question.
     assert "does not fit" in message(path, CompileError)
 
@@ -292,3 +302,87 @@ def test_a_file_that_analyzes_itself_is_told_so(write_step) -> None:
         header="import hloscope as hs\n",
     )
     assert "cannot be analyzed from within itself" in message(path)
+
+
+def test_a_timeout_ends_the_users_children_too(write_step, tmp_path: Path) -> None:
+    path = write_step(
+        f"import subprocess, pathlib, time\nchild = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\ntime.sleep(600)",
+        header="",
+    )
+    assert message(path, CompileError, timeout=5).startswith("gave up after 5 s")
+    wait_for(lambda: is_gone(int((tmp_path / "pid").read_text())))
+
+
+def test_sys_exit_in_traced_code_ends_it_threads_or_not(write_step) -> None:
+    path = write_step("""
+        import threading
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        sys.excepthook = lambda *_: None
+
+        @hs.step(topology="v5e:2x4")
+        def leaving(topology):
+            return hs.Step(lambda x: sys.exit(5), args=(shaped(topology, (8,)),))
+    """)
+    said = message(path, timeout=300)
+    assert said.startswith("the code ended itself: SystemExit(5)")
+    assert path in said
+
+
+def test_a_hook_of_the_users_own_hides_no_error(write_step) -> None:
+    path = write_step("import sys\nsys.excepthook = lambda *_: None\nraise ValueError('mine')", header="")
+    assert message(path) == f"ValueError: mine ({path}:3)"
+
+
+def test_a_full_disk(write_step) -> None:
+    path = write_step("""
+        import pathlib
+
+        def full(*args, **kwargs):
+            raise OSError(28, "No space left on device")
+
+        pathlib.Path.mkdir = full
+
+        @hs.step(topology="v5e:2x4")
+        def large(topology):
+            return hs.Step(lambda x: x, args=(shaped(topology, (8,), "data"),))
+    """)
+    assert message(path) == (
+        "no room is left on the disk of the store; HLOSCOPE_CACHE names another folder for it"
+    )
+
+
+@pytest.mark.parametrize("flags", ["--xla_nonsense=1", "--xla_backend_optimization_level=banana"])
+def test_flags_that_xla_refuses(flags: str, write_step, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    said = message(write_step("import jax\njax.devices('cpu')", header=""))
+    assert said.startswith("the compiler refuses a flag: ")
+    assert flags.split("=")[0].strip("-") in said
+
+
+def test_two_hloscopes_that_are_ended_leave_nothing(write_step, tmp_path: Path) -> None:
+    path = write_step("import time\ntime.sleep(600)", header="")
+    command = [sys.executable, "-m", "hloscope.cli.main", "analyze", path, "--json", str(tmp_path / "r.json")]
+    started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in started:
+        assert process.stderr is not None
+        while "running the script" not in process.stderr.readline():
+            assert process.poll() is None
+    assert len(list(tmp_path.glob(".r.json*.tmp"))) == 2
+    for process in started:
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGTERM
+    assert list(tmp_path.glob("*.json*")) + list(tmp_path.glob(".*")) == []
+
+
+@pytest.mark.tpu_compile
+def test_arguments_that_nothing_places_are_told(write_step) -> None:
+    path = write_step("""
+        @hs.step(topology="v5e:2x4")
+        def half(topology):
+            free = {"a": jax.ShapeDtypeStruct((8, 8), jnp.bfloat16), "n": jax.ShapeDtypeStruct((), jnp.int32)}
+            return hs.Step(lambda x, rest: x + rest["a"].sum(), args=(shaped(topology, (8, 8), "data"), free))
+    """)
+    (warning, *_) = capture_step(path).warnings
+    assert warning == "no sharding is given for rest['a']: every device may get all of it"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from hloscope.capture import Artifact, MemoryStats
-from hloscope.capture.artifact import MANIFEST, from_fields, to_fields
+from hloscope.capture.artifact import MANIFEST, from_fields, to_fields, write_artifact
 from hloscope.capture.store import Store, default_folder, default_limit, key_of
 from hloscope.errors import UserError
 
@@ -156,3 +158,30 @@ def test_how_large_the_store_may_be() -> None:
     for wrong in ("many", "-1", "nan"):
         with pytest.raises(UserError, match="HLOSCOPE_CACHE_GIB must be a number of GiB"):
             default_limit({"HLOSCOPE_CACHE_GIB": wrong})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("hlo_path", "../elsewhere.pb", "its files must lie in its folder"),
+        ("num_devices", "8", "its num_devices cannot be '8'"),
+        ("num_devices", 0, "below zero"),
+        ("mesh_axes", ["data"], "its mesh_axes cannot be"),
+        ("mesh_axes", {"data": 0}, "its mesh and its device ids do not fit"),
+        ("mesh_device_ids", [0, 1], "its mesh and its device ids do not fit"),
+        ("memory_stats", {"temp_bytes": "many"}, "its temp_bytes cannot be 'many'"),
+        ("memory_stats", [1], "does not fit"),
+        ("valid_fraction", 7.0, "its valid_fraction cannot be 7.0"),
+        ("parameter_names", [1], "its parameter_names cannot be"),
+        ("status", "fine", "its status cannot be 'fine'"),
+        ("flags", None, "its flags cannot be 'None'"),
+    ],
+)
+def test_a_manifest_edited_by_hand(field: str, value: object, said: str, tmp_path: Path) -> None:
+    made = an_artifact(tmp_path / "a")
+    write_artifact(made, {})
+    manifest = json.loads((made.path / MANIFEST).read_text())
+    manifest["artifact"][field] = value
+    (made.path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=re.escape(said)):
+        Artifact.load(made.path)

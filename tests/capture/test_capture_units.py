@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hloscope.capture import Step, Topology, dump, messages, step
 from hloscope.capture.launch import death, split_target, worker_environment
 from hloscope.capture.step import step_spec
-from hloscope.capture.topology_names import chip_of, suggest, zero_sized
+from hloscope.capture.topology_names import chip_of, refusal, suggest, zero_sized
 from hloscope.errors import UserError
 
 
@@ -258,3 +258,34 @@ def test_environment_of_the_worker() -> None:
 def test_words_for_a_death() -> None:
     assert death(-11, "compile") == "the worker died of SIGSEGV during compile"
     assert death(7, "build") == "the worker ended with exit code 7 during build"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("h100:8", "is a GPU"),
+        ("gb200", "is a GPU"),
+        ("nvidia h100", "is a GPU"),
+        ("mi300x:8", "is a GPU"),
+        ("2xv5e:4x4", "has several slices"),
+        ("v5e:4x4*2", "has several slices"),
+        ("v5e:4x4x2slices", "has several slices"),
+        ("7x:2x2x1", "did you mean 'tpu7x:2x2x1'"),
+        ("v5litepod-8", "did you mean 'v5e:2x4'"),
+    ],
+)
+def test_what_is_not_supported_is_told_apart(name: str, said: str) -> None:
+    assert said in refusal(name, "no")
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("F1 1 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_no=1\n", "--xla_no=1"),
+        ("Couldn't interpret value banana for flag xla_fuel.\nusage: ...", "banana for flag xla_fuel"),
+        ("all is well", None),
+    ],
+)
+def test_flags_that_xla_refuses(log: str, said: str | None) -> None:
+    found = messages.wrong_flags(log)
+    assert found is None if said is None else said in (found or "")

@@ -190,3 +190,20 @@ def test_a_full_disk_is_an_error_line(shared_dump: Callable[[str], HloFile]) -> 
         )
     assert done.returncode == 2
     assert done.stderr == "error: cannot write to standard output: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_changes_no_exit_code(shared_dump: Callable[[str], HloFile]) -> None:
+    command = [*ANALYZE, str(shared_dump("oom").path), "--fail-on", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read().startswith("failed: HS101")
+        assert child.wait(timeout=60) == 1
+
+
+def test_rules_without_their_docs() -> None:
+    assert "HS201" in process("rules", PYTHONOPTIMIZE="2").stdout
+    done = process("explain", "HS201", PYTHONOPTIMIZE="2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "run hloscope without that" in done.stderr
