@@ -36,7 +36,7 @@ def _fits(value: Any, hint: Any) -> bool:
 def _is(value: Any, hint: Any) -> bool:
     if hint is Path or dataclasses.is_dataclass(hint):
         # Made from the JSON value beforehand.
-        return isinstance(value, hint)
+        return isinstance(value, cast(type, hint))
     if isinstance(value, bool):
         return hint is bool
     return isinstance(value, (int, float) if hint is float else hint)

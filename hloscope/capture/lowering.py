@@ -66,7 +66,7 @@ def unplaced(step: Step, most: int = 4) -> list[str]:
 
     A `jax.jit` function may place them itself, which cannot be seen before it is lowered: none are told then.
     """
-    import jax
+    jax: Any = importlib.import_module("jax")
 
     if step.is_jitted or step.in_shardings is not None:
         return []
@@ -111,7 +111,7 @@ def find_mesh(shardings: Sequence[jax.sharding.Sharding], platform: str) -> jax.
     """The mesh that most shardings are over; None if none of them has one on this platform."""
     import jax
 
-    here = [sharding for sharding in shardings if _devices(sharding)[0].platform == platform]
+    here = [sharding for sharding in shardings if devices_of(sharding)[0].platform == platform]
     meshes = [sharding.mesh for sharding in here if isinstance(sharding, jax.sharding.NamedSharding)]
     counted = Counter(mesh for mesh in meshes if isinstance(mesh, jax.sharding.Mesh))
     return counted.most_common(1)[0][0] if counted else None
@@ -119,7 +119,7 @@ def find_mesh(shardings: Sequence[jax.sharding.Sharding], platform: str) -> jax.
 
 def check_devices(shardings: Sequence[jax.sharding.Sharding], topology: Topology) -> None:
     """`UserError` unless something is placed on the topology: jax would compile for the host otherwise."""
-    devices = [device for sharding in shardings for device in _devices(sharding)]
+    devices = [device for sharding in shardings for device in devices_of(sharding)]
     kinds = {device.device_kind for device in devices if device.platform == topology.platform}
     own = topology.devices[0].device_kind
     if not kinds:
@@ -134,7 +134,8 @@ def check_devices(shardings: Sequence[jax.sharding.Sharding], topology: Topology
         )
 
 
-def _devices(sharding: jax.sharding.Sharding) -> list[Device]:
+def devices_of(sharding: jax.sharding.Sharding) -> list[Device]:
+    """The devices that a sharding is over."""
     return list(cast("set[Device]", sharding.device_set))  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -147,7 +148,7 @@ def device_assignment(shardings: Sequence[jax.sharding.Sharding]) -> list[Any]:
         if isinstance(sharding, jax.sharding.NamedSharding) and isinstance(sharding.mesh, jax.sharding.Mesh):
             found.add((tuple(sharding.mesh.shape.items()), tuple(mesh_device_ids(sharding.mesh))))
         else:
-            found.add((type(sharding).__name__, tuple(sorted(device.id for device in _devices(sharding)))))
+            found.add((type(sharding).__name__, tuple(sorted(device.id for device in devices_of(sharding)))))
     return sorted(found, key=repr)
 
 

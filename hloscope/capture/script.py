@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,13 @@ def _watch(watcher: Watcher) -> None:
     def jit(*args: Any, **kwargs: Any) -> Any:
         made = own_jit(*args, **kwargs)
         # Without a function it makes a decorator, in jax 0.10 as a partial of its own.
-        return Watched(made, state) if hasattr(made, "lower") else lambda fun: Watched(made(fun), state)
+        if hasattr(made, "lower"):
+            return Watched(made, state)
+
+        def decorate(function: Any) -> Any:
+            return Watched(made(function), state)
+
+        return decorate
 
     @functools.wraps(own_compile)
     def compile_watched(self: Any, compiler_options: Any = None, **kwargs: Any) -> Any:
@@ -199,6 +205,5 @@ def _shaped(leaf: Any) -> Any:
 
 
 def _is_traced(tree: Any) -> bool:
-    import jax
-
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in cast("list[Any]", jax.tree.leaves(tree)))
+    jax: Any = importlib.import_module("jax")
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))

