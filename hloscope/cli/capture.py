@@ -56,13 +56,23 @@ def run(request: Request) -> int:
     select, ignore = parse_codes(request.select), parse_codes(request.ignore)
     chosen = _pattern(request.module)
     folder = _folder(request.folder)
+    build = partial(build_report, valid_fraction=request.valid_fraction, select=select, ignore=ignore)
     with JsonOutput(request.json) as output:
-        ran = run_dumping(request.command, folder)
-        build = partial(build_report, valid_fraction=request.valid_fraction, select=select, ignore=ignore)
-        found = read_captured(ran, build, chosen)
-        if output.wanted:
-            output.write_json(captured_json(request.command, ran, found))
-        _tell(ran, found, request)
+        try:
+            ran = run_dumping(request.command, folder)
+        except UserError:
+            _remove_empty(folder)
+            raise
+        try:
+            found = read_captured(ran, build, chosen)
+            if output.wanted:
+                output.write_json(captured_json(request.command, ran, found))
+            _tell(ran, found, request)
+        except UserError as error:
+            # What the command has to say goes before what there is to say of it.
+            if not ran.code:
+                raise
+            print(f"hloscope: {error}", file=sys.stderr)
     return ran.code
 
 
