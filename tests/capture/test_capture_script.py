@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from hloscope.capture import capture_step
 from hloscope.capture.script import is_step_file
 from hloscope.cli.main import main
 from hloscope.errors import UserError
+
+WriteStep = Callable[..., str]
 
 TRAIN = """
     import argparse
@@ -90,7 +93,9 @@ def message(target: str, **options: object) -> str:
 
 
 @pytest.mark.tpu_compile
-def test_the_first_call_of_a_training_step_is_moved_to_the_topology(write_step, tmp_path: Path) -> None:
+def test_the_first_call_of_a_training_step_is_moved_to_the_topology(
+    write_step: WriteStep, tmp_path: Path
+) -> None:
     (tmp_path / "beside.py").write_text("mesh = None\n")
     path = write_step(TRAIN, header="", name="train.py")
     artifact = capture_step(path, topology="v5e:2x4", arguments=["--width", "256"])
@@ -115,7 +120,9 @@ def test_the_first_call_of_a_training_step_is_moved_to_the_topology(write_step, 
 
 
 @pytest.mark.tpu_compile
-def test_every_tpu_compile_of_a_script_is_kept(write_step, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_tpu_compile_of_a_script_is_kept(
+    write_step: WriteStep, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_step(AOT, header="", name="aot.py")
     assert main(["analyze", path, "--json", "-", "--quiet"]) == 2
     assert "aot.py compiles several steps: train_step (" in capsys.readouterr().err
@@ -130,7 +137,7 @@ def test_every_tpu_compile_of_a_script_is_kept(write_step, capsys: pytest.Captur
 
 
 @pytest.mark.tpu_compile
-def test_a_script_of_one_device(write_step) -> None:
+def test_a_script_of_one_device(write_step: WriteStep) -> None:
     artifact = capture_step(write_step(ALONE, header=""), topology="v5e:2x4")
     assert (artifact.step_name, artifact.num_devices, artifact.mesh_axes) == ("update", 1, None)
     assert artifact.parameter_names == ["weights", "x"]
@@ -152,11 +159,13 @@ def test_a_script_of_one_device(write_step) -> None:
         ("print(1)", {"topology": "v5litepod-8"}, "did you mean 'v5e:2x4'"),
     ],
 )
-def test_what_is_no_step_says_so(body: str, options: dict[str, str], said: str, write_step) -> None:
+def test_what_is_no_step_says_so(
+    body: str, options: dict[str, str], said: str, write_step: WriteStep
+) -> None:
     assert said in message(write_step(body, header=""), **options)
 
 
-def test_a_call_that_cannot_be_moved_says_why(write_step) -> None:
+def test_a_call_that_cannot_be_moved_says_why(write_step: WriteStep) -> None:
     body = """
         import os
         os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
