@@ -175,7 +175,7 @@ def test_ctrl_c_ends_a_capture_quietly(tmp_path: Path) -> None:
     environment = {**os.environ, "HLOSCOPE_CACHE": str(tmp_path / "cache")}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stderr is not None
-        while "reading the step file" not in child.stderr.readline():
+        while "running the script" not in child.stderr.readline():
             assert child.poll() is None
         child.send_signal(signal.SIGINT)
         assert child.stderr.read() == "interrupted\n"
