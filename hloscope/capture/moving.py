@@ -31,11 +31,26 @@ class Moved:
     leaves: list[Any]
     shardings: list[Any]
     names: list[str]
+    mesh: Any
+
+    def lower(self) -> Any:
+        """As `jax.stages.Wrapped.lower`, in the topology's mesh where the script has set one of its own."""
+        jax: Any = importlib.import_module("jax")
+        ours = self.mesh is not None and not jax.sharding.get_abstract_mesh().empty
+        with jax.set_mesh(self.mesh) if ours else without_mesh():
+            return self.jitted.lower(*self.leaves)
 
     def parameter_names(self, found: Sequence[str]) -> list[str]:
         """The names of a module's parameters, by argument and pytree path as the user's function has them."""
         places = (_LEAF.fullmatch(name) for name in found)
         return [self.names[int(p[1])] if p else name for p, name in zip(places, found, strict=True)]
+
+
+def without_mesh() -> Any:
+    """The context in which no mesh is set, whatever the script has set: what is compiled here lies elsewhere."""
+    jax: Any = importlib.import_module("jax")
+    numpy: Any = importlib.import_module("numpy")
+    return jax.set_mesh(jax.sharding.Mesh(numpy.empty((), dtype=object), ()))
 
 
 def move(call: Call, topology: Topology) -> Moved:
@@ -64,6 +79,7 @@ def move(call: Call, topology: Topology) -> Moved:
         leaves=[jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in avals],
         shardings=[s for s in ins if s is not None],
         names=_names(call, exported.in_tree),
+        mesh=mesh,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hloscope.capture import lowering, topology_names
-from hloscope.capture.moving import move
+from hloscope.capture.moving import move, without_mesh
 from hloscope.capture.script import Call, Compiling, run
 from hloscope.capture.step import Step, StepSpec, step_spec
 from hloscope.capture.topology import Topology
@@ -129,10 +129,11 @@ class _Finder:
                 f"the first call of {call.name} was taken as the step and moved to {self.topology.name}{also}; "
                 f"{Path(self.request.file).name}:NAME takes another"
             )
-            lowered = moved.jitted.lower(*moved.leaves)
+            lowered = moved.lower()
             step = Step(moved.jitted, args=moved.leaves)
             job = self._job(call.name, step, self.topology, names=moved.parameter_names)
-            job.finish(lowered, moved.shardings)
+            with without_mesh():
+                job.finish(lowered, moved.shardings)
         except BaseException as error:
             # Not through the script's own frames, which may catch it.
             self.channel.failed(type(error), error, error.__traceback__)

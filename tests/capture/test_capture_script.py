@@ -84,6 +84,21 @@ ALONE = """
     raise RuntimeError("it went on")
 """
 
+EXPLICIT = """
+    import jax, jax.numpy as jnp
+    from jax.sharding import AxisType, PartitionSpec as P
+
+    jax.set_mesh(jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Explicit,)))
+
+    @jax.jit
+    def train_step(w, x):
+        return w - jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+
+    w, x = jax.device_put(jnp.ones((256, 256)), P()), jax.device_put(jnp.ones((64, 256)), P("data"))
+    train_step(w, x)
+    raise RuntimeError("the step was run")
+"""
+
 
 def message(target: str, **options: object) -> str:
     with pytest.raises(UserError) as caught:
@@ -143,6 +158,15 @@ def test_a_script_of_one_device(write_step: WriteStep) -> None:
     assert artifact.parameter_names == ["weights", "x"]
     assert artifact.memory_stats is not None
     assert artifact.memory_stats.alias_bytes == 128 * 128 * 4
+
+
+@pytest.mark.tpu_compile
+def test_a_script_that_sets_its_mesh(write_step: WriteStep) -> None:
+    artifact = capture_step(write_step(EXPLICIT, header=""), topology="v5e:2x4")
+    assert (artifact.mesh_axes, artifact.parameter_names) == ({"data": 8}, ["w", "x"])
+    assert artifact.memory_stats is not None
+    assert artifact.memory_stats.argument_bytes == 256 * 256 * 4 + 64 * 256 * 4 // 8
+    assert artifact.hbm_limit_bytes == round(15.75 * 2**30)
 
 
 @pytest.mark.parametrize(
