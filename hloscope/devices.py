@@ -1,13 +1,30 @@
-"""What is known of each chip: `devices.toml`."""
+"""What is known of each chip: `devices.toml`, and what a user knows better."""
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
+
+from hloscope.errors import UserError
+
+# Elements of 32 bits in a vector register: 8 sublanes of 128 lanes on every chip (jax._src.tpu_info).
+VECTOR_ELEMENTS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """Vector instructions that one core can issue in a cycle, by kind."""
+
+    arithmetic: int
+    transcendental: int
+    load: int
+    store: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +57,33 @@ class Ici:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """Figures of a chip; a device is what jax calls one. `devices.toml` has their sources."""
+    """Figures of a chip; a device is what jax calls one. Rates are of one device, None is unknown.
+    `devices.toml` has their sources; `figures_from` names the file that changed some, if one did."""
 
     name: str
     hbm_bytes: int  # of the chip
     devices_per_chip: int
     usable_bytes: int  # what the compiler lets a program have on one device
     ici: Ici
+    cores: int  # of a device
+    clock_hz: float
+    hbm_bytes_per_second: float
+    bf16_per_second: float  # matrix operations, two for a multiplication with its addition
+    int8_per_second: float | None = None
+    fp8_per_second: float | None = None
+    slots: Slots | None = None
+    hbm_efficiency: float = 0.75
+    matrix_efficiency: float = 1.0
+    validated: bool = False  # whether times were held against published ones
+    figures_from: str | None = None
+
+
+# What a file may set: the rates and shares, not what the compiler knows about memory.
+_SETTABLE = {
+    "clock_hz", "hbm_bytes_per_second", "bf16_per_second", "int8_per_second", "fp8_per_second",
+    "hbm_efficiency", "matrix_efficiency",
+}  # fmt: skip
+_SHARES = {"hbm_efficiency", "matrix_efficiency"}
 
 
 @cache
@@ -56,6 +93,56 @@ def chips() -> dict[str, Chip]:
     return {name: _chip(name, figures) for name, figures in table.items()}
 
 
-def _chip(name: str, figures: dict[str, Any]) -> Chip:
-    own = {key: value for key, value in figures.items() if key != "ici"}
-    return Chip(name=name, ici=Ici(**figures["ici"]), **own)
+def _chip(name: str, figures: Mapping[str, Any]) -> Chip:
+    own = dict(figures)
+    slots, ici = own.pop("slots", None), own.pop("ici")
+    return Chip(name=name, slots=None if slots is None else Slots(**slots), ici=Ici(**ici), **own)
+
+
+def with_figures(chip: Chip, path: str) -> Chip:
+    """The chip with a user's figures from a TOML file (see `read_figures`)."""
+    figures = read_figures(path).get(chip.name)
+    return chip if figures is None else replace(chip, **figures, figures_from=Path(path).name)
+
+
+def read_figures(path: str) -> dict[str, dict[str, float]]:
+    """A user's figures by chip from a TOML file: a table by the chip's name, e.g. `[v6e]` with
+    `hbm_efficiency = 0.8`. Raises UserError if the file cannot be read or says what cannot be."""
+    table = _read(path)
+    unknown = set(table) - set(chips())
+    if unknown:
+        raise UserError(f"{path}: there is no chip {min(unknown)!r}; there are {', '.join(chips())}")
+    # Every chip's figures are checked, so that a mistake is not found by another run only.
+    return {name: _checked(path, name, figures) for name, figures in table.items()}
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read the chip figures in {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"the chip figures in {path} are no TOML: {error}") from error
+
+
+def _checked(path: str, name: str, figures: object) -> dict[str, float]:
+    if not isinstance(figures, dict):
+        raise UserError(f"{path}: {name} is to be a table, [{name}], with a line for each figure")
+    found: dict[str, float] = {}
+    for key, value in cast("dict[str, object]", figures).items():
+        if key not in _SETTABLE:
+            names = ", ".join(f.name for f in fields(Chip) if f.name in _SETTABLE)
+            raise UserError(f"{path}: [{name}] cannot set {key!r}; it can set {names}")
+        figure = _figure(value, most=1.0 if key in _SHARES else math.inf)
+        if figure is None:
+            wanted = "a share, above 0 and at most 1" if key in _SHARES else "a rate, above 0"
+            raise UserError(f"{path}: {key} of [{name}] is {wanted}, not {str(value)[:40]}")
+        found[key] = figure
+    return found
+
+
+def _figure(value: object, most: float) -> float | None:
+    """The value as a finite number above 0 and at most `most`; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 < value <= most and value < math.inf else None

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hloscope.analysis.census import Census
     from hloscope.analysis.collectives import Collectives
+    from hloscope.analysis.costs import Costs
     from hloscope.analysis.memory import Memory
     from hloscope.analysis.rows import Rows
+    from hloscope.analysis.step_time import StepTime
     from hloscope.analysis.wire_place import Torus
     from hloscope.capture.artifact import MemoryStats
     from hloscope.devices import Chip
@@ -23,9 +25,9 @@ class Analyses:
     `stats` are the compiler's own figures, `mesh` the axis sizes in mesh order and `mesh_device_ids` the
     device ids in row-major mesh order. `hbm_limit_bytes` is the memory of one device, in bytes.
     `parameter_names` name the entry's parameters in order. `valid_fraction` is the share (0 to 1] of a ragged
-    buffer's rows that hold tokens, and `valid_fraction_source` says who told it. `chip` has the figures of the
-    chip, `topology` is its name, `device_coordinates` are x, y, z and core of the topology's devices by id, and
-    `wraps` says which of its axes have joined ends.
+    buffer's rows that hold tokens, and `valid_fraction_source` says who told it. `chip` has the figures that
+    times are estimated with, `topology` is its name, `device_coordinates` are x, y, z and core of the topology's
+    devices by id, and `wraps` says which of its axes have joined ends.
     """
 
     def __init__(
@@ -112,3 +114,26 @@ class Analyses:
         from hloscope.analysis.rows import analyze_rows
 
         return analyze_rows(self.module)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What one execution of each instruction costs, in bytes, operations and seconds."""
+        from hloscope.analysis.costs import Costs
+
+        return Costs(self.chip, self._valid_fractions(), self.torus)
+
+    @cached_property
+    def step_time(self) -> StepTime:
+        """The time of the step, estimated along its schedule, and what it is made of."""
+        from hloscope.analysis.step_time import estimate_step
+
+        return estimate_step(self.module, self.costs, self.census, self.collectives)
+
+    def _valid_fractions(self) -> Mapping[int, float | None]:
+        """Row counts of ragged buffers, and the share of them that hold tokens where all such buffers agree."""
+        from hloscope.analysis.ragged import valid_rows
+
+        found: dict[int, set[float | None]] = {}
+        for buffer in self.rows.buffers:
+            found.setdefault(buffer.rows, set()).add(valid_rows(self, buffer).fraction)
+        return {rows: fractions.pop() if len(fractions) == 1 else None for rows, fractions in found.items()}

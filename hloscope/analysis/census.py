@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.analysis.families import family_of
 from hloscope.analysis.place import phase_of_name, provenance
+from hloscope.analysis.sums import times, total
 from hloscope.analysis.traffic import hbm_bytes
 from hloscope.analysis.work import is_plumbing, running, shape_text, started_result
 
@@ -95,7 +96,7 @@ def _key(instruction: Instruction, place: Running, op_name: str) -> _Key:
 
 def _family(key: _Key, instructions: list[Instruction], places: Mapping[Computation, Running]) -> Family:
     runs = [places[i.computation].executions for i in instructions]
-    moved = [_times(hbm_bytes(i), n) for i, n in zip(instructions, runs, strict=True)]
+    moved = [times(hbm_bytes(i), n) for i, n in zip(instructions, runs, strict=True)]
     named = provenance(instructions[0])
     return Family(
         family=key.family,
@@ -104,20 +105,10 @@ def _family(key: _Key, instructions: list[Instruction], places: Mapping[Computat
         loop=key.loop,
         shape=key.shape,
         count=len(instructions),
-        executions=_sum(runs),
-        bytes=_sum(moved),
+        executions=total(runs),
+        bytes=total(moved),
         thread=key.thread,
         op_name=named.op_name,
         source=named.source,
         instructions=tuple(instructions),
     )
-
-
-def _times(bytes_: int | None, executions: int | None) -> int | None:
-    return None if bytes_ is None or executions is None else bytes_ * executions
-
-
-def _sum(values: list[int | None]) -> int | None:
-    """The sum, or None if a part of it is unknown."""
-    known = [v for v in values if v is not None]
-    return sum(known) if len(known) == len(values) else None

@@ -7,14 +7,15 @@ result back to its parameters, as the fraction of each value that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from hloscope.analysis.work import body_opcodes
 
 if TYPE_CHECKING:
-    from hloscope.hlo import Computation, Instruction
+    from hloscope.hlo import Computation, Instruction, Module
 
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
@@ -29,6 +30,9 @@ _WHOLE = frozenset({
     "cholesky", "triangular-solve", "select-and-scatter", "call", "all-reduce", "all-gather",
     "reduce-scatter", "all-to-all",
 })  # fmt: skip
+
+# Uses by body, per module and for as long as the module lives; figures only, so nothing leaks.
+_known: WeakKeyDictionary[Module, dict[int, dict[int, float]]] = WeakKeyDictionary()
 
 # Bodies nest a few levels; deeper is damage, whose uses count whole.
 _DEEPEST = 10
@@ -54,10 +58,10 @@ def body_use(fusion: Instruction) -> BodyUse:
     outputs = root.operands if root.opcode == "tuple" else (root,)
     if body_opcodes(fusion).isdisjoint(_PARTIAL):
         return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None] * len(outputs))
-    in_place = [_in_place_updates(output) for output in outputs]
+    in_place = _updates(body)
     writes = [sum(sum(touched_by_update(u)) for u in found) if found else None for found in in_place]
-    updated = frozenset(u.name for found in in_place for u in found)
-    return BodyUse(reads=_parameter_use(body, 1.0, updated, 0), writes=writes)
+    use = _needed(body)
+    return BodyUse(reads=[use.get(p.id, 0.0) for p in body.parameters], writes=writes)
 
 
 def buffers_updated(update: Instruction) -> int:
@@ -71,6 +75,16 @@ def touched_by_update(update: Instruction) -> list[int]:
     if update.opcode == "scatter":
         return [2 * o.shape.padded_bytes for o in update.operands[count + 1 :]]
     return [update.operands[1].shape.padded_bytes]
+
+
+def _updates(body: Computation) -> list[list[Instruction]]:
+    """For each result of a fusion the updates that it consists of, if they are made in place."""
+    root = body.root
+    return [_in_place_updates(output) for output in (root.operands if root.opcode == "tuple" else (root,))]
+
+
+def _names(in_place: list[list[Instruction]]) -> frozenset[str]:
+    return frozenset(u.name for found in in_place for u in found)
 
 
 def _in_place_updates(output: Instruction) -> list[Instruction]:
@@ -99,8 +113,30 @@ def _in_place_updates(output: Instruction) -> list[Instruction]:
     return found if comes_in and value.shape.padded_bytes == output.shape.padded_bytes else []
 
 
+def instruction_use(body: Computation) -> Mapping[int, float] | None:
+    """The fraction of each instruction of a fusion's body that its result needs, by id (absent: nothing);
+    None where all of everything is needed."""
+    if all(p.opcode not in _PARTIAL and p.opcode != "fusion" for p in body.proto.instructions):
+        return None
+    return _needed(body)
+
+
+def _needed(body: Computation) -> Mapping[int, float]:
+    """The fraction of each instruction's value that the whole result of a fusion needs, by id."""
+    known = _known.setdefault(body.module, {})
+    if body.id not in known:
+        known[body.id] = _use(body, 1.0, _names(_updates(body)), 0)
+    return known[body.id]
+
+
 def _parameter_use(body: Computation, needed: float, updated: frozenset[str], depth: int) -> list[float]:
     """The fraction of each parameter that is read when `needed` of the result is."""
+    use = _use(body, needed, updated, depth)
+    return [use.get(p.id, 0.0) for p in body.parameters]
+
+
+def _use(body: Computation, needed: float, updated: frozenset[str], depth: int) -> dict[int, float]:
+    """The fraction of each instruction's value that is needed when `needed` of the result is."""
     use: dict[int, float] = {body.proto.root_id: needed}
     for instruction in reversed(body.instructions):
         fraction = use.get(instruction.id, 0.0)
@@ -110,7 +146,7 @@ def _parameter_use(body: Computation, needed: float, updated: frozenset[str], de
             instruction.operands, _operand_use(instruction, fraction, updated, depth), strict=False
         ):
             use[operand.id] = min(1.0, use.get(operand.id, 0.0) + part)
-    return [use.get(p.id, 0.0) for p in body.parameters]
+    return use
 
 
 def _operand_use(

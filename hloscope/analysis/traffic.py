@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 HBM = 0
 
-# Bytes by instruction, per module and for as long as the module lives; figures only, so nothing leaks.
-_known: WeakKeyDictionary[Module, dict[tuple[int, int], int | None]] = WeakKeyDictionary()
+VMEM = 1
+
+# Bytes by instruction and memory space, per module and for as long as the module lives; figures only, so
+# nothing leaks.
+_known: WeakKeyDictionary[Module, dict[tuple[int, int, int], int | None]] = WeakKeyDictionary()
 
 
 def hbm_bytes(instruction: Instruction) -> int | None:
@@ -29,26 +32,32 @@ def hbm_bytes(instruction: Instruction) -> int | None:
     Operands and results in other memory spaces are free. Slices, gathers, scatters and in-place updates
     count what they touch, alone and within fusions. Asynchronous work counts at its work instruction.
     """
+    return space_bytes(instruction, HBM)
+
+
+def space_bytes(instruction: Instruction, space: int) -> int | None:
+    """The bytes that one execution reads and writes in a memory space, counted as `hbm_bytes` counts HBM."""
     if is_plumbing(instruction):
         return 0
     known = _known.setdefault(instruction.module, {})
-    key = (instruction.computation.id, instruction.id)
+    key = (instruction.computation.id, instruction.id, space)
     if key not in known:
-        known[key] = None if _has_unknown_size(instruction) else _count(instruction)
+        known[key] = None if _has_unknown_size(instruction) else _count(instruction, space)
     return known[key]
 
 
-def _count(instruction: Instruction) -> int:
+def _count(instruction: Instruction, space: int) -> int:
     opcode, operands = instruction.opcode, instruction.operands
     if opcode == "fusion":
-        return _fusion_bytes(instruction)
+        return _fusion_bytes(instruction, space)
     if opcode in ("slice", "dynamic-slice", "gather"):
         touched = instruction.shape.padded_bytes
-        reads = _touched(operands[0].shape, touched) + _read(operands[1:], without=operands[0])
-        return reads + _space_bytes(instruction.shape)
+        reads = _touched(operands[0].shape, touched, space)
+        reads += _read(operands[1:], space, without=operands[0])
+        return reads + _in_space(instruction.shape, space)
     if opcode in ("dynamic-update-slice", "scatter"):
-        return _read(operands[buffers_updated(instruction) :]) + _written(instruction)
-    return _read(operands) + _space_bytes(started_result(instruction))
+        return _read(operands[buffers_updated(instruction) :], space) + _written(instruction, space)
+    return _read(operands, space) + _in_space(started_result(instruction), space)
 
 
 def _has_unknown_size(instruction: Instruction) -> bool:
@@ -62,42 +71,42 @@ def _is_unknown(shape: Shape) -> bool:
     return bool(shape.dynamic) or shape.element_type.startswith("type")
 
 
-def _space_bytes(shape: Shape) -> int:
-    """Bytes of the parts of a value that lie in HBM."""
+def _in_space(shape: Shape, space: int) -> int:
+    """Bytes of the parts of a value that lie in a memory space."""
     if shape.tuple_shapes is not None:
-        return sum(_space_bytes(s) for s in shape.tuple_shapes)
-    return shape.padded_bytes if shape.memory_space == HBM else 0
+        return sum(_in_space(s, space) for s in shape.tuple_shapes)
+    return shape.padded_bytes if shape.memory_space == space else 0
 
 
-def _touched(shape: Shape, bytes_: int) -> int:
-    """Bytes of a partial access to a value: nothing off HBM, and never more than all of it."""
-    return min(bytes_, _space_bytes(shape))
+def _touched(shape: Shape, bytes_: int, space: int) -> int:
+    """Bytes of a partial access to a value: nothing in other spaces, and never more than all of it."""
+    return min(bytes_, _in_space(shape, space))
 
 
-def _read(operands: Iterable[Instruction], *, without: Instruction | None = None) -> int:
+def _read(operands: Iterable[Instruction], space: int, *, without: Instruction | None = None) -> int:
     """Bytes of whole operands, each once."""
     once = {o.id: o for o in operands if o is not without}
-    return sum(_space_bytes(o.shape) for o in once.values())
+    return sum(_in_space(o.shape, space) for o in once.values())
 
 
-def _written(update: Instruction) -> int:
-    """HBM bytes that an in-place update touches in its buffers; a scatter also reads what it adds to."""
+def _written(update: Instruction, space: int) -> int:
+    """Bytes that an in-place update touches in its buffers; a scatter also reads what it adds to."""
     results = update.shape.tuple_shapes or (update.shape,)
     pairs = zip(results, touched_by_update(update), strict=False)
-    return sum(_touched(result, touched) for result, touched in pairs)
+    return sum(_touched(result, touched, space) for result, touched in pairs)
 
 
-def _fusion_bytes(fusion: Instruction) -> int:
+def _fusion_bytes(fusion: Instruction, space: int) -> int:
     use = body_use(fusion)
     reads: dict[int, float] = {}
     for operand, fraction in zip(fusion.operands, use.reads, strict=False):
         reads[operand.id] = min(1.0, reads.get(operand.id, 0.0) + fraction)
     total = 0
     for operand in {o.id: o for o in fusion.operands}.values():
-        total += round(_space_bytes(operand.shape) * reads.get(operand.id, 1.0))
+        total += round(_in_space(operand.shape, space) * reads.get(operand.id, 1.0))
     results = fusion.shape.tuple_shapes or (fusion.shape,)
     if len(results) != len(use.writes):
-        return total + _space_bytes(fusion.shape)
+        return total + _in_space(fusion.shape, space)
     for result, touched in zip(results, use.writes, strict=True):
-        total += _space_bytes(result) if touched is None else _touched(result, touched)
+        total += _in_space(result, space) if touched is None else _touched(result, touched, space)
     return total

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hloscope.cli.checks import FailOn, parse_budgets, parse_codes
 from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
 from hloscope.cli.progress import progress
+from hloscope.devices import read_figures
 from hloscope.errors import CompileError, UserError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Request:
     json: str | None = None
     html: str | None = None
     valid_fraction: float | None = None
+    chip_figures: str | None = None
     fail_on: Sequence[str] = ()
     budgets: Sequence[str] = ()
     select: Sequence[str] = ()
@@ -70,6 +72,8 @@ def _run(request: Request) -> int:
     fail_on = FailOn.parse(request.fail_on)
     select, ignore = parse_codes(request.select), parse_codes(request.ignore)
     check_valid_fraction(request.valid_fraction)
+    if request.chip_figures is not None:
+        read_figures(request.chip_figures)
     if request.timeout is not None and not request.timeout > 0:
         raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
     with JsonOutput(request.json) as output, HtmlOutput(request.html) as page:
@@ -78,6 +82,7 @@ def _run(request: Request) -> int:
             opened,
             topology=request.topology,
             valid_fraction=request.valid_fraction,
+            chip_figures=request.chip_figures,
             select=select,
             ignore=ignore,
         )

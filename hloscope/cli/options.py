@@ -33,6 +33,10 @@ ValidFraction = Annotated[
         "--valid-fraction", metavar="F", help="Share of a ragged buffer's rows that hold tokens, 0 to 1."
     ),
 ]
+ChipFigures = Annotated[
+    str | None,
+    typer.Option("--chip-figures", metavar="FILE", help="Your figures of a chip, TOML: docs/costs.md."),
+]
 FailOn = Annotated[
     list[str] | None,
     typer.Option(

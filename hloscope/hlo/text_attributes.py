@@ -1,6 +1,6 @@
 """The attributes of an instruction in HLO text, each set in its field of the instruction's message.
 
-What the message has no field for (`k`, `operand_precision`, `origin`, ...) is left out, not refused: a
+What the message has no field for (`k`, `origin`, ...) is left out, not refused: a
 printer that is newer than this reader only adds to what can be said of an instruction.
 """
 
@@ -150,6 +150,12 @@ def _window(_: Context, proto: protos.Instruction, value: str) -> None:
     text_fields.window(proto.window, value)
 
 
+def _precision(_: Context, proto: protos.Instruction, value: str) -> None:
+    levels = [_PRECISIONS.get(level.strip()) for level in inner(value).split(",")]
+    if None not in levels:
+        proto.precision_config.operand_precision.extend(level for level in levels if level is not None)
+
+
 def _padding(_: Context, proto: protos.Instruction, value: str) -> None:
     text_fields.padding(proto.padding_config, value)
 
@@ -228,6 +234,7 @@ def _dot(field: str) -> Setter:
     return set_
 
 
+_PRECISIONS = {"default": 0, "high": 1, "highest": 2, "packed_nibble": 3}
 _NUMBERS = ("channel_id", "exponent_bits", "mantissa_bits", "feature_group_count", "batch_group_count")
 _FLAGS = (
     "is_stable", "use_global_device_ids", "indices_are_sorted", "unique_indices", "is_host_transfer",
@@ -273,6 +280,7 @@ _SETTERS: dict[str, Setter] = {
     "slice_sizes": _slice_sizes,
     "slice": _slice,
     "padding": _padding,
+    "operand_precision": _precision,
     "window": _window,
     "dim_labels": _dim_labels,
     "index": _number("tuple_index"),

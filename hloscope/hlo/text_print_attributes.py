@@ -16,6 +16,7 @@ Attribute = tuple[str, str]
 _CALLS = {"fusion": "calls", "async-start": "calls", "async-update": "calls", "async-done": "calls"}
 _MANY = {"conditional": "branch_computations", "custom-call": "called_computations"}
 _PAIRS = {"while": ("body", "condition"), "select-and-scatter": ("select", "scatter")}
+_PRECISIONS = {0: "default", 1: "high", 2: "highest", 3: "packed_nibble"}
 _NUMBERS = ("channel_id", "exponent_bits", "mantissa_bits")
 _COUNTS = ("feature_group_count", "batch_group_count")
 _FLAGS = (
@@ -105,6 +106,8 @@ def _by_opcode(proto: protos.Instruction) -> Iterator[Attribute]:
     if proto.HasField("convolution_dimension_numbers"):
         yield "dim_labels", _dim_labels(proto.convolution_dimension_numbers)
     yield from _dimension_numbers(proto)
+    if levels := [_PRECISIONS.get(p) for p in proto.precision_config.operand_precision]:
+        yield "operand_precision", f"{{{','.join(level or 'default' for level in levels)}}}"
     if proto.comparison_direction:
         yield "direction", proto.comparison_direction
     if proto.comparison_type:

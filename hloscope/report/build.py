@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.ragged import valid_rows
 from hloscope.capture import capture_step
-from hloscope.devices import chips
+from hloscope.devices import chips, with_figures
 from hloscope.engine import run_rules
 from hloscope.errors import UserError
 from hloscope.report.identity import chip_of, identify
@@ -28,6 +28,7 @@ def load(
     topology: str | None = None,
     module: str | None = None,
     valid_fraction: float | None = None,
+    chip_figures: str | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> Report:
@@ -35,11 +36,17 @@ def load(
 
     `topology` is what to compile a step for, or what a dump was compiled for, which it does not tell itself;
     `module` chooses among a folder's modules; `valid_fraction` (0 to 1] is the share of ragged rows that hold
-    tokens; `select` and `ignore` are rule codes. Raises UserError and CompileError.
+    tokens; `chip_figures` names a TOML file with a user's figures of chips; `select` and `ignore` are rule codes.
+    Raises UserError and CompileError.
     """
     opened = open_target(os.fspath(target), topology=topology, module=module)
     return build_report(
-        opened, topology=topology, valid_fraction=valid_fraction, select=select, ignore=ignore
+        opened,
+        topology=topology,
+        valid_fraction=valid_fraction,
+        chip_figures=chip_figures,
+        select=select,
+        ignore=ignore,
     )
 
 
@@ -71,17 +78,19 @@ def build_report(
     *,
     topology: str | None = None,
     valid_fraction: float | None = None,
+    chip_figures: str | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
 ) -> Report:
     """Analyze a target's module and run the rules. See `load` for the arguments."""
-    analyses = _analyses(opened, topology, valid_fraction)
+    analyses = _analyses(opened, topology, valid_fraction, chip_figures)
     findings = run_rules(analyses, select=select, ignore=ignore)
     return Report(
         target=identify(opened, analyses, topology),
         memory=analyses.memory,
         census=analyses.census,
         collectives=analyses.collectives,
+        time=analyses.step_time,
         ragged_buffers=tuple(Ragged(buffer=b, valid=valid_rows(analyses, b)) for b in analyses.rows.buffers),
         findings=tuple(findings),
         overrun=overrun(analyses.memory, findings),
@@ -94,7 +103,9 @@ def check_valid_fraction(value: float | None) -> None:
         raise UserError(f"the valid fraction is a share of rows, above 0 and at most 1, not {value:g}")
 
 
-def _analyses(opened: Opened, topology: str | None, valid_fraction: float | None) -> Analyses:
+def _analyses(
+    opened: Opened, topology: str | None, valid_fraction: float | None, chip_figures: str | None
+) -> Analyses:
     check_valid_fraction(valid_fraction)
     artifact, file = opened.artifact, opened.file
     chip = chip_of(opened, topology)
@@ -115,7 +126,7 @@ def _analyses(opened: Opened, topology: str | None, valid_fraction: float | None
         else "step"
         if told is not None
         else None,
-        chip=known,
+        chip=with_figures(known, chip_figures) if known and chip_figures else known,
         topology=artifact.topology if artifact else topology,
         device_coordinates=artifact.device_coordinates if artifact else None,
         wraps=artifact.wraps if artifact else None,

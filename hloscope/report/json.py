@@ -12,8 +12,10 @@ from hloscope.analysis.census import Census, Family
 from hloscope.analysis.collective_sizes import SizeClass, size_classes
 from hloscope.analysis.collectives import Collective
 from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
+from hloscope.analysis.step_time import GroupTime
 from hloscope.analysis.wire import WireCost
 from hloscope.hlo import Instruction, Shape, SourceFrame
+from hloscope.report.json_time import group_json, time_json
 from hloscope.report.model import Budget, Ragged, Report, Target
 from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
@@ -29,8 +31,12 @@ def to_json(report: Report) -> dict[str, Any]:
         "target": _target(report.target),
         "memory": _memory(report.memory),
         "counts": _counts(report.census),
-        "census": [_family(f) for f in report.census.families],
-        "collectives": [_collective(c) for c in report.collectives.collectives],
+        "time": time_json(report.time),
+        "census": [_family(f, t) for f, t in zip(report.census.families, report.time.families, strict=True)],
+        "collectives": [
+            _collective(c, t)
+            for c, t in zip(report.collectives.collectives, report.time.collectives, strict=True)
+        ],
         "collective_sizes": [_size_class(c) for c in size_classes(report.collectives.collectives)],
         "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
         "findings": [_finding(f) for f in report.findings],
@@ -130,7 +136,7 @@ def _counts(census: Census) -> dict[str, Any]:
     }
 
 
-def _family(family: Family) -> dict[str, Any]:
+def _family(family: Family, time: GroupTime) -> dict[str, Any]:
     return {
         "family": family.family,
         "kind": family.kind,
@@ -140,7 +146,7 @@ def _family(family: Family) -> dict[str, Any]:
         "count": family.count,
         "executions": family.executions,
         "bytes": family.bytes,
-        "seconds": None,
+        **group_json(time),
         "thread": family.thread,
         "op_name": family.op_name,
         "source": _source(family.source),
@@ -148,7 +154,7 @@ def _family(family: Family) -> dict[str, Any]:
     }
 
 
-def _collective(collective: Collective) -> dict[str, Any]:
+def _collective(collective: Collective, time: GroupTime) -> dict[str, Any]:
     axes = collective.mesh_axes
     return {
         "opcode": collective.opcode,
@@ -162,8 +168,8 @@ def _collective(collective: Collective) -> dict[str, Any]:
         "executions": collective.executions,
         "bytes": collective.bytes,
         "wire": None if collective.wire is None else _wire(collective.wire),
-        "seconds": collective.seconds,
-        "exposed_seconds": None,
+        "seconds": time.seconds,
+        "exposed_seconds": time.step_seconds,
         "offload": collective.offload,
         "asynchronous": collective.asynchronous,
         "phase": collective.phase,

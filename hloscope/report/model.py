@@ -11,6 +11,7 @@ from hloscope.analysis.collectives import Collectives
 from hloscope.analysis.memory import Memory
 from hloscope.analysis.ragged import ValidRows
 from hloscope.analysis.rows import RaggedBuffer
+from hloscope.analysis.step_time import StepTime
 from hloscope.errors import UserError
 from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
@@ -80,6 +81,7 @@ class Report:
     memory: Memory
     census: Census
     collectives: Collectives
+    time: StepTime
     ragged_buffers: tuple[Ragged, ...]
     findings: tuple[Finding, ...]
     overrun: Overrun | None = None  # None: it fits, or nobody knows

@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hloscope.analysis.census import Census, Family
+from hloscope.analysis.census import Family
+from hloscope.analysis.step_time import GroupTime
 from hloscope.report.model import Budget, Report, Target
 from hloscope.report.overrun import Overrun
 from hloscope.report.tables import Column, table
@@ -17,8 +18,9 @@ from hloscope.report.text_collectives import collectives
 from hloscope.report.text_findings import findings
 from hloscope.report.text_memory import memory
 from hloscope.report.text_ragged import ragged_buffers
+from hloscope.report.text_time import step_time
 from hloscope.rule import Finding
-from hloscope.units import count, plural, size, where
+from hloscope.units import UNKNOWN, count, duration, plural, size, where
 
 _SHOWN_FAMILIES = 10
 _SHOWN_WARNINGS = 4
@@ -32,8 +34,9 @@ def render(report: Report, *, width: int, everything: bool = False) -> Group:
         memory(report.memory, width, everything),
         _overrun(report.overrun),
         _budgets(report.budgets),
-        _census(report.census, width, everything),
-        collectives(report.collectives.collectives, width, everything),
+        step_time(report.time, width, everything),
+        _census(report, width, everything),
+        collectives(report.collectives.collectives, report.time.collectives, width, everything),
         ragged_buffers(report.ragged_buffers, width),
         findings(report.findings, everything),
         _hints(report),
@@ -72,10 +75,17 @@ def _verdict(found: Sequence[Finding]) -> Iterator[RenderableType]:
     wasted = [f.saved_bytes for f in found if f.saved_bytes is not None]
     # What has no price is not free: the sum of the others is then only a lower bound.
     least = "" if len(wasted) == len(found) else "at least "
-    price = f": {least}{size(sum(wasted))} wasted a step" if wasted else ""
+    price = f": {least}{size(sum(wasted))}{_wasted_time(found)} wasted a step" if wasted else ""
     yield words(
         (f"{codes} found {plural(sum(f.places for f in found), 'site')}{price}; details at the end", "yellow")
     )
+
+
+def _wasted_time(found: Sequence[Finding]) -> str:
+    """The time of what is wasted, where all that has a price in bytes has one."""
+    priced = [f.saved_seconds for f in found if f.saved_bytes is not None]
+    known = [seconds for seconds in priced if seconds is not None]
+    return f", about {duration(sum(known))}" if known and len(known) == len(priced) else ""
 
 
 def _warnings(warnings: Sequence[str]) -> Iterator[RenderableType]:
@@ -141,8 +151,9 @@ def _overrun(over: Overrun | None) -> Iterator[RenderableType]:
         yield indented(words(("none: begin with the largest buffers above", "dim")))
 
 
-def _census(census: Census, width: int, everything: bool) -> Iterator[RenderableType]:
-    families = census.families
+def _census(report: Report, width: int, everything: bool) -> Iterator[RenderableType]:
+    census, whole = report.census, report.time.seconds
+    families = list(zip(census.families, report.time.families, strict=True))
     yield words(
         ("Fusion census", "bold"), ("  runs in one step, loop trips included; most HBM bytes first", "dim")
     )
@@ -154,13 +165,14 @@ def _census(census: Census, width: int, everything: bool) -> Iterator[Renderable
         Column(title="family", shrinks=True, most=40),
         Column(title="phase"),
         Column(title="shape", shrinks=True),
-        Column(title="count", right=True),
+        Column(title="count", right=True, optional=0 if whole is None else 1),
         Column(title="runs", right=True),
         Column(title="HBM bytes", right=True, style="bold"),
-        Column(title="made by", shrinks=True, optional=1, cut_front=True, style="dim"),
-        Column(title="kind", optional=2, style="dim"),
+        *([] if whole is None else [Column(title="time", right=True), Column(title="of step", right=True)]),
+        Column(title="made by", shrinks=True, optional=2, cut_front=True, style="dim"),
+        Column(title="kind", optional=3, style="dim"),
     )
-    yield table(columns, [_family_row(f) for f in shown], width)
+    yield table(columns, [_family_row(f, t, whole) for f, t in shown], width)
     rest = len(families) - len(shown)
     more = f"; {plural(rest, 'more family')} with --all" if rest else ""
     alone = count(census.top_level_fusion_count)
@@ -168,7 +180,7 @@ def _census(census: Census, width: int, everything: bool) -> Iterator[Renderable
     yield indented(words((f"{fusions}{more}", "dim")))
 
 
-def _family_row(family: Family) -> list[str]:
+def _family_row(family: Family, time: GroupTime, whole: float | None) -> list[str]:
     kind = joined((family.kind, family.thread))
     return [
         family.family,
@@ -177,9 +189,15 @@ def _family_row(family: Family) -> list[str]:
         count(family.count),
         count(family.executions),
         size(family.bytes),
+        *([] if whole is None else [duration(time.seconds), _of_step(time, whole)]),
         where(family.source),
         kind,
     ]
+
+
+def _of_step(time: GroupTime, whole: float) -> str:
+    """The share of the step; that of asynchronous work is what the step waits for it."""
+    return UNKNOWN if time.step_seconds is None else f"{100 * time.step_seconds / whole:.1f} %"
 
 
 def _hints(report: Report) -> Iterator[RenderableType]:

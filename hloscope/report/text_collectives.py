@@ -8,6 +8,7 @@ from rich.console import RenderableType
 
 from hloscope.analysis.collective_sizes import SizeClass, size_classes
 from hloscope.analysis.collectives import Collective
+from hloscope.analysis.step_time import GroupTime
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import indented, words
 from hloscope.units import UNKNOWN, count, duration, plural, size, where
@@ -15,7 +16,9 @@ from hloscope.units import UNKNOWN, count, duration, plural, size, where
 _SHOWN = 8
 
 
-def collectives(found: Sequence[Collective], width: int, everything: bool) -> Iterator[RenderableType]:
+def collectives(
+    found: Sequence[Collective], times: Sequence[GroupTime], width: int, everything: bool
+) -> Iterator[RenderableType]:
     """A line for each kind; times where any is known."""
     payload = "payload: the larger of operand and result, of all runs in one step on one device"
     yield words(("Collectives", "bold"), (f"  {payload}", "dim"))
@@ -33,13 +36,14 @@ def collectives(found: Sequence[Collective], width: int, everything: bool) -> It
         Column(title="runs", right=True),
         Column(title="payload", right=True, style="bold"),
         Column(title="time", right=True),
+        Column(title="exposed", right=True),
         Column(title="on", optional=4),
         Column(title="made by", shrinks=True, optional=5, cut_front=True, style="dim"),
     ]
-    rows = [_row(c) for c in shown]
-    if all(c.seconds is None for c in found):
-        del columns[8]
-        rows = [row[:8] + row[9:] for row in rows]
+    rows = [_row(c, t) for c, t in zip(shown, times, strict=False)]
+    if all(t.seconds is None for t in times):
+        del columns[8:10]
+        rows = [row[:8] + row[10:] for row in rows]
     yield table(columns, rows, width)
     rest = len(found) - len(shown)
     if rest:
@@ -48,7 +52,7 @@ def collectives(found: Sequence[Collective], width: int, everything: bool) -> It
         yield from _sizes(size_classes(found), width)
 
 
-def _row(collective: Collective) -> list[str]:
+def _row(collective: Collective, time: GroupTime) -> list[str]:
     axes = collective.mesh_axes
     groups = UNKNOWN if collective.group_size is None else f"groups of {collective.group_size}"
     return [
@@ -60,7 +64,8 @@ def _row(collective: Collective) -> list[str]:
         count(collective.count),
         count(collective.executions),
         size(collective.bytes),
-        duration(collective.seconds),
+        duration(time.seconds),
+        duration(time.step_seconds),
         {"sparsecore": "SparseCore"}.get(collective.offload or "", collective.offload or ""),
         where(collective.source),
     ]

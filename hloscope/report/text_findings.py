@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hloscope.report.terminal import beside, cut, indented, joined, words
 from hloscope.rule import Finding, Severity
-from hloscope.units import plural, size, where
+from hloscope.units import duration, plural, size, where
 
 _SHOWN_FINDINGS = 10
 _SHOWN_DETAILS = 4
@@ -68,7 +68,8 @@ def _figures(finding: Finding) -> RenderableType:
 
 def _waste(finding: Finding) -> str:
     if finding.saved_bytes is not None:
-        return f"{size(finding.saved_bytes)} wasted a step"
+        time = "" if finding.saved_seconds is None else f", about {duration(finding.saved_seconds)}"
+        return f"{size(finding.saved_bytes)}{time} wasted a step"
     if finding.bytes is None:
         return "waste unknown"
     return f"{size(finding.bytes)} moved a step, waste unknown"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.place import phase_of, provenance
 from hloscope.analysis.ragged import ValidRows, kernel_names, valid_rows
 from hloscope.analysis.rows import FullBufferWork, RaggedBuffer, wide_shape
+from hloscope.analysis.sums import times, total
 from hloscope.rule import Finding, Severity
 
 _Site = tuple[RaggedBuffer, FullBufferWork]
@@ -55,7 +56,7 @@ def _finding(
         executions=total(runs for _, runs in _runs(analyses, sites)),
         bytes=row_bytes,
         saved_bytes=saved,
-        saved_seconds=None,
+        saved_seconds=total(_saved_seconds(analyses, work, fraction) for _, work in sites),
         fix="none",
         advice=advice,
         details=(
@@ -72,6 +73,15 @@ def _finding(
     )
 
 
+def _saved_seconds(analyses: Analyses, work: FullBufferWork, fraction: float | None) -> float | None:
+    """The part of the time that goes into rows without tokens: as their share of the bytes."""
+    cost = analyses.costs.of(work.instruction)
+    if fraction is None or cost.seconds is None or not cost.hbm_bytes:
+        return None
+    runs = analyses.module.executions(work.instruction.computation)
+    return times(runs, cost.seconds * work.row_bytes / cost.hbm_bytes * (1 - fraction))
+
+
 def _runs(analyses: Analyses, sites: list[_Site]) -> Iterator[tuple[FullBufferWork, int | None]]:
     for _, work in sites:
         yield work, analyses.module.executions(work.instruction.computation)
@@ -81,13 +91,3 @@ def _share(valid: ValidRows) -> str:
     if valid.fraction is None:
         return f"valid rows: unknown ({valid.reason})"
     return f"valid rows: {valid.fraction:.1%} ({valid.reason})"
-
-
-def total(values: Iterable[int | None]) -> int | None:
-    """The sum, or None where any part is unknown."""
-    result = 0
-    for value in values:
-        if value is None:
-            return None
-        result += value
-    return result

@@ -9,10 +9,10 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.collectives import Collective
 from hloscope.analysis.layout import LayoutChange, layout_changes, major_dimension
 from hloscope.analysis.place import phase_of, provenance
+from hloscope.analysis.sums import times, total
 from hloscope.hlo import Instruction, async_operation
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._ragged import total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,11 @@ def _in_the_step(instruction: Instruction) -> Instruction:
     return current
 
 
+def _mover(change: Instruction) -> Instruction:
+    """What does a layout change: the work behind an asynchronous start."""
+    return async_operation(change).work if change.opcode.endswith("-start") else change
+
+
 def _scatters_major(collective: Collective, operand: Instruction) -> bool:
     return collective.dimension is not None and major_dimension(operand.shape) == collective.dimension
 
@@ -117,7 +122,11 @@ def _finding(analyses: Analyses, collective: Collective, sites: list[_Site]) -> 
         executions=total(runs),
         bytes=moved,
         saved_bytes=moved,
-        saved_seconds=None,
+        saved_seconds=total(
+            times(n, analyses.costs.of(_mover(c.instruction)).seconds)
+            for s, n in zip(sites, runs, strict=True)
+            for c in s.changes
+        ),
         fix="none",
         advice="shard another dimension of this parameter over the same axis, compile, and compare",
         details=(

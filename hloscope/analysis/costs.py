@@ -1,0 +1,224 @@
+"""What one execution of an instruction costs: HBM bytes, operations, and the time that the slowest of them takes.
+
+time = the largest of
+  bandwidth  HBM bytes / (hbm_efficiency x HBM bytes a second)
+  compute    matrix operations / (matrix_efficiency x matrix operations a second), by operand type and passes
+  issue      vector operations, transcendentals and VMEM bytes / what the cores issue in a second
+A chip's figures are in `devices.toml`; `docs/costs.md` says what of this was held against measured times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from hloscope.analysis.collectives import wire_costs
+from hloscope.analysis.costs_kernels import (
+    KernelWork,
+    attention_work,
+    grouped_work,
+    has_row_limit,
+    limited_work,
+    told_work,
+)
+from hloscope.analysis.costs_work import Work, work_in
+from hloscope.analysis.grouped import recognise
+from hloscope.analysis.sums import total
+from hloscope.analysis.traffic import VMEM, hbm_bytes, space_bytes
+from hloscope.analysis.work import COLLECTIVES, body_opcodes, collective_opcode, is_plumbing, started_result
+from hloscope.devices import VECTOR_ELEMENTS, Chip
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hloscope.analysis.wire_place import Torus
+    from hloscope.hlo import Instruction
+
+_REGISTER_BYTES = 4 * VECTOR_ELEMENTS
+_HOST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One execution of an instruction, its own work only: a loop, a call or an asynchronous wrapper costs
+    nothing beside what it runs. None is unknown.
+
+    `flops` are matrix operations as the program asks for them, two for a multiplication with its addition.
+    `bound_by` is the slowest term: "bandwidth", "compute", "issue" or "wire". `limit` is "lower" if it may
+    take longer than `seconds` (rows fetched one by one, an opaque kernel), "upper" if less (rows that may hold no
+    token), else None.
+    `source_of_figure` says by which model, and whether it was held against measured times on this chip.
+    """
+
+    hbm_bytes: int | None
+    flops: int | None
+    transcendentals: int | None
+    seconds: float | None
+    bound_by: str | None
+    limit: str | None
+    source_of_figure: str
+
+
+_FREE = Cost(
+    hbm_bytes=0,
+    flops=0,
+    transcendentals=0,
+    seconds=0.0,
+    bound_by=None,
+    limit=None,
+    source_of_figure="no work of its own",
+)
+
+
+class Costs:
+    """Costs of a module's instructions on a chip, each worked out once. Without a chip every time is None.
+
+    `valid_fractions` has the row counts of ragged buffers, and the share of them that hold tokens, None where nobody
+    knows. `torus` is where the devices stand; without it no collective has a time.
+    """
+
+    def __init__(
+        self, chip: Chip | None, valid_fractions: Mapping[int, float | None], torus: Torus | None
+    ) -> None:
+        self.chip = chip
+        self._torus = torus
+        self._valid_fractions = valid_fractions
+        self._known: dict[tuple[int, int], Cost] = {}
+
+    def of(self, instruction: Instruction) -> Cost:
+        """What one execution of the instruction costs. The start of an asynchronous operation has its cost,
+        its done and updates have none."""
+        key = (instruction.computation.id, instruction.id)
+        if key not in self._known:
+            self._known[key] = _FREE if is_plumbing(instruction) else self._cost(instruction)
+        return self._known[key]
+
+    def _cost(self, instruction: Instruction) -> Cost:
+        if is_collective(instruction):
+            return self._collective(instruction)
+        if instruction.opcode in ("custom-call", "ragged-dot"):
+            return self._kernel(instruction)
+        work = work_in(instruction)
+        return self._timed(instruction, hbm_bytes(instruction), work, None, "counted")
+
+    def _collective(self, instruction: Instruction) -> Cost:
+        """The time on the wire, or of what the device does meanwhile if that takes longer."""
+        wires = wire_costs(instruction, self._torus)
+        own = self._timed(instruction, hbm_bytes(instruction), work_in(instruction), None, "counted")
+        seconds = total(None if wire is None else wire.seconds for wire in wires)
+        if seconds is None or own.seconds is None:
+            unknown = "unknown: no place of its devices on the links"
+            return replace(own, seconds=None, bound_by=None, limit=None, source_of_figure=unknown)
+        if own.seconds > seconds:
+            return replace(own, limit=None)
+        model = f"{wires[0].source if wires and wires[0] else 'no'} links; not calibrated"
+        return replace(own, seconds=seconds, bound_by="wire", limit=None, source_of_figure=model)
+
+    def _kernel(self, call: Instruction) -> Cost:
+        found = self._ragged(call) or attention_work(call) or told_work(call)
+        if found is None:
+            opaque = Work(flops=None, is_least=True)
+            return self._timed(call, hbm_bytes(call), opaque, None, "opaque kernel, its operands read once")
+        return self._timed(call, found.bytes, _as_work(found), found.limit, found.source)
+
+    def _ragged(self, call: Instruction) -> KernelWork | None:
+        """A kernel over a ragged buffer; None of any other."""
+        grouped = recognise(call)
+        if grouped is not None:
+            return grouped_work(grouped, self._valid_fractions.get(grouped.rows))
+        rows = next((n for n in self._valid_fractions if has_row_limit(call, n)), None)
+        return None if rows is None else limited_work(call, rows, self._valid_fractions[rows])
+
+    def _timed(
+        self, instruction: Instruction, moved: int | None, work: Work, limit: str | None, source: str
+    ) -> Cost:
+        chip = self.chip
+        terms = {} if chip is None or moved is None else self._terms(chip, instruction, moved, work)
+        known = {name: seconds for name, seconds in terms.items() if seconds is not None}
+        bound = max(known, key=lambda name: known[name]) if known else None
+        # Work that none of the terms sees, as in VMEM on a chip whose slots are not known, is not free.
+        unseen = bound is not None and not known[bound]
+        least = work.is_least or unseen or len(known) < len(terms) or _is_elsewhere(instruction)
+        return Cost(
+            hbm_bytes=moved,
+            flops=work.flops,
+            transcendentals=work.transcendentals,
+            seconds=None if bound is None else known[bound],
+            bound_by=bound if bound and known[bound] else None,
+            limit=limit or ("lower" if least else None),
+            source_of_figure=source if chip is None else f"{source}; {_model(chip)}",
+        )
+
+    def _terms(self, chip: Chip, instruction: Instruction, moved: int, work: Work) -> dict[str, float | None]:
+        """Seconds by term; None where the chip's rate is not known."""
+        return {
+            "bandwidth": moved / (chip.hbm_efficiency * chip.hbm_bytes_per_second),
+            "compute": _compute_seconds(chip, work),
+            "issue": _issue_seconds(chip, work, _vmem_bytes(instruction)),
+        }
+
+
+def is_collective(instruction: Instruction) -> bool:
+    """Whether an instruction joins devices: a collective, or a fusion around one."""
+    if collective_opcode(instruction.opcode):
+        return True
+    return instruction.opcode == "fusion" and any(
+        o.removesuffix("-start") in COLLECTIVES for o in body_opcodes(instruction)
+    )
+
+
+def _model(chip: Chip) -> str:
+    """Whose figures the time is made of, and what they are worth."""
+    worth = "checked" if chip.validated else "not calibrated"
+    return f"figures of {chip.figures_from}" if chip.figures_from else f"{worth} on {chip.name}"
+
+
+def _as_work(kernel: KernelWork) -> Work:
+    passes = {} if kernel.flops is None else {kernel.rate: kernel.flops}
+    return Work(
+        flops=kernel.flops,
+        passes=passes,
+        transcendentals=kernel.transcendentals or 0,
+        is_least=kernel.flops is None,
+    )
+
+
+def _is_elsewhere(instruction: Instruction) -> bool:
+    """Whether something slower than HBM may take part: a SparseCore, the host's memory."""
+    if instruction.execution_thread or instruction.computation.execution_thread:
+        return True
+    shapes = (started_result(instruction), *(o.shape for o in instruction.operands))
+    return any(s.memory_space == _HOST for s in shapes)
+
+
+def _vmem_bytes(instruction: Instruction) -> int:
+    """Bytes of operands and results that lie in VMEM; most instructions have none there."""
+    shapes = (instruction.shape, *(o.shape for o in instruction.operands))
+    if not any(leaf.memory_space == VMEM for shape in shapes for _, leaf in shape.leaves()):
+        return 0
+    return space_bytes(instruction, VMEM) or 0
+
+
+def _compute_seconds(chip: Chip, work: Work) -> float | None:
+    rates = {"bf16": chip.bf16_per_second, "int8": chip.int8_per_second, "fp8": chip.fp8_per_second}
+    total = 0.0
+    for rate, operations in (work.passes or {}).items():
+        per_second = rates[rate]
+        if per_second is None:
+            return None
+        total += operations / (chip.matrix_efficiency * per_second)
+    return total
+
+
+def _issue_seconds(chip: Chip, work: Work, vmem: int) -> float | None:
+    """The time to issue the vector operations that the program names. The compiler may need more of them."""
+    slots, cycles = chip.slots, chip.cores * chip.clock_hz
+    if not (work.arithmetic or work.transcendentals or vmem):
+        return 0.0
+    if slots is None:
+        return 0.0
+    return max(
+        work.arithmetic / (slots.arithmetic * VECTOR_ELEMENTS * cycles),
+        work.transcendentals / (slots.transcendental * VECTOR_ELEMENTS * cycles),
+        vmem / ((slots.load + slots.store) * _REGISTER_BYTES * cycles),
+    )

@@ -1,0 +1,139 @@
+"""How much an instruction computes: matrix operations by rate, vector operations and transcendentals.
+
+Counted in fusion bodies, nested ones included, of what the result needs: a fusion that slices a large value
+computes the slice only. Each body is counted once per module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from hloscope.analysis.costs_matmul import matrix_flops, rate_of
+from hloscope.analysis.fusion_use import instruction_use
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hloscope.hlo import Computation, Instruction, Module
+
+# One operation of the transcendental unit for each element, and one of vector arithmetic.
+_TRANSCENDENTAL = frozenset({
+    "exponential", "exponential-minus-one", "log", "log-plus-one", "logistic", "tanh", "tan", "sine", "cosine", "erf",
+    "sqrt", "rsqrt", "cbrt", "power", "divide", "atan2", "remainder",
+})  # fmt: skip
+# One operation of vector arithmetic for each element of the result.
+_ARITHMETIC = _TRANSCENDENTAL | {
+    "abs", "add", "and", "ceil", "clamp", "compare", "convert", "floor", "is-finite", "maximum", "minimum", "multiply",
+    "negate", "not", "or", "popcnt", "reduce-precision", "round-nearest-afz", "round-nearest-even", "select",
+    "shift-left", "shift-right-arithmetic", "shift-right-logical", "sign", "subtract", "xor", "clz",
+    "stochastic-convert",
+}  # fmt: skip
+# What takes longer than its bytes and counted operations say: passes of a sort, rows fetched one by one.
+_LONGER = frozenset({
+    "sort", "gather", "scatter", "fft", "cholesky", "triangular-solve", "topk", "select-and-scatter",
+    "rng-bit-generator", "rng", "custom-call", "map",
+})  # fmt: skip
+_REDUCING = frozenset({"reduce", "reduce-window"})
+_MATRIX = frozenset({"dot", "convolution"})
+_DEEPEST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is computed. `flops` are matrix operations as the program asks for them, `passes` the operations
+    that the units do for them by rate (`bf16`, `int8`, `fp8`); None is unknown.
+
+    `arithmetic` and `transcendentals` count elements. `is_least` says that some of it takes longer than its
+    counts tell.
+    """
+
+    flops: int | None = 0
+    passes: Mapping[str, int] | None = None
+    arithmetic: int = 0
+    transcendentals: int = 0
+    is_least: bool = False
+
+
+_known: WeakKeyDictionary[Module, dict[int, Work]] = WeakKeyDictionary()
+
+
+def work_in(instruction: Instruction) -> Work:
+    """What one execution of an instruction computes; of a fusion, all that its body does."""
+    if instruction.opcode == "fusion" and instruction.called_computations:
+        return _body_work(instruction.called_computations[0], 0)
+    return _single(instruction, 1.0)
+
+
+def _body_work(body: Computation, depth: int) -> Work:
+    known = _known.setdefault(body.module, {})
+    if body.id not in known:
+        known[body.id] = _count(body, depth)
+    return known[body.id]
+
+
+def _count(body: Computation, depth: int) -> Work:
+    found: list[Work] = []
+    use = instruction_use(body)
+    for instruction in body.instructions:
+        opcode = instruction.opcode
+        if use is not None and not use.get(instruction.id):
+            continue
+        if opcode == "fusion" and instruction.called_computations and depth < _DEEPEST:
+            found.append(_body_work(instruction.called_computations[0], depth + 1))
+        elif opcode in _ARITHMETIC or opcode in _MATRIX or opcode in _LONGER or opcode in _REDUCING:
+            found.append(_single(instruction, 1.0 if use is None else use[instruction.id]))
+    return add_work(found)
+
+
+def add_work(parts: list[Work]) -> Work:
+    """The sum. What is unknown of a part is unknown of it all."""
+    flops, passes = 0, dict[str, int]()
+    arithmetic, transcendentals, is_least, is_known = 0, 0, False, True
+    for part in parts:
+        arithmetic += part.arithmetic
+        transcendentals += part.transcendentals
+        is_least = is_least or part.is_least
+        is_known = is_known and part.flops is not None
+        flops += part.flops or 0
+        for rate, count in (part.passes or {}).items():
+            passes[rate] = passes.get(rate, 0) + count
+    return Work(
+        flops=flops if is_known else None,
+        passes=passes,
+        arithmetic=arithmetic,
+        transcendentals=transcendentals,
+        is_least=is_least or not is_known,
+    )
+
+
+def _single(instruction: Instruction, needed: float) -> Work:
+    """One instruction that is no fusion, of whose result the fraction `needed` is used."""
+    opcode = instruction.opcode
+    if opcode in _MATRIX:
+        flops = matrix_flops(instruction)
+        if flops is None:
+            return Work(flops=None, is_least=True)
+        rate, times = rate_of(instruction)
+        return Work(flops=flops, passes={rate: flops * times})
+    if opcode in _LONGER:
+        return Work(is_least=True)
+    elements = round(_elements(instruction) * needed)
+    return Work(
+        arithmetic=elements if opcode in _ARITHMETIC or opcode in _REDUCING else 0,
+        transcendentals=elements if opcode in _TRANSCENDENTAL else 0,
+    )
+
+
+def _elements(instruction: Instruction) -> int:
+    """Elements that an operation is done on: those of the operand where it reduces."""
+    opcode = instruction.opcode
+    if opcode == "reduce" and instruction.operands:
+        return instruction.operands[0].shape.elements
+    if opcode == "reduce-window":
+        size = 1
+        for window in instruction.proto.window.dimensions:
+            size *= window.size
+        return instruction.shape.elements * size
+    return instruction.shape.elements

@@ -1,0 +1,20 @@
+"""Sums in which the unknown stays unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar, cast
+
+Number = TypeVar("Number", int, float)
+
+
+def total(figures: Iterable[Number | None]) -> Number | None:
+    """The sum, or None where any part is unknown."""
+    found = list(figures)
+    known = [f for f in found if f is not None]
+    return cast("Number", sum(known)) if len(known) == len(found) else None
+
+
+def times(runs: int | None, figure: Number | None) -> Number | None:
+    """A figure of one execution for all of them; None where either is unknown."""
+    return None if runs is None or figure is None else runs * figure

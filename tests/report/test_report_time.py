@@ -1,0 +1,57 @@
+"""The time of a step in the JSON report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hloscope.hlo import HloFile
+from hloscope.report.build import build_report
+from hloscope.report.target import Opened
+
+
+def report_of(file: HloFile, **options: Any) -> dict[str, Any]:
+    report = build_report(Opened(source=str(file.path), file=file), **options)
+    return json.loads(json.dumps(report.to_dict(), allow_nan=False))
+
+
+def test_times_need_a_chip(shared_dump: Callable[[str], HloFile]) -> None:
+    known = report_of(shared_dump("deepseek"), topology="tpu7x:8x8x4", valid_fraction=0.25)
+    time = known["time"]
+    assert time["seconds"] > 0
+    assert "not calibrated" in time["model"]
+    assert time["calibrated"] is False
+    assert sum(time["by_phase"].values()) == pytest.approx(time["seconds"])
+    lines = [line for line in known["census"] if line["family"] == "activation"]
+    assert {line["bound_by"] for line in lines} == {"bandwidth"}
+    assert all(line["seconds"] == pytest.approx(line["step_seconds"]) for line in lines)
+    assert all(f["saved_seconds"] > 0 for f in known["findings"])
+
+    unknown = report_of(shared_dump("deepseek"), valid_fraction=0.25)
+    assert unknown["time"]["seconds"] is None
+    assert {line["seconds"] for line in unknown["census"] + unknown["collectives"]} == {None}
+    assert {f["saved_seconds"] for f in unknown["findings"]} == {None}
+
+
+def test_savings_are_the_share_of_empty_rows(shared_dump: Callable[[str], HloFile]) -> None:
+    """Three quarters of the rows are empty: an activation that streams rows alone saves three quarters of its time."""
+    report = report_of(shared_dump("deepseek"), topology="tpu7x:8x8x4", valid_fraction=0.25)
+    seconds = {tuple(line["instructions"]): line["seconds"] for line in report["census"]}
+    found = [f for f in report["findings"] if f["code"] == "HS101" and tuple(f["instructions"]) in seconds]
+    assert found
+    for finding in found:
+        whole = seconds[tuple(finding["instructions"])]
+        assert finding["saved_seconds"] == pytest.approx(0.75 * whole, rel=0.01)
+
+
+def test_figures_of_a_user_stand_in_the_report(shared_dump: Callable[[str], HloFile], tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[v6e]\nhbm_efficiency = 0.375\n")
+    given = report_of(shared_dump("dense"), topology="v6e:2x4", chip_figures=str(file))
+    own = report_of(shared_dump("dense"), topology="v6e:2x4")
+    assert given["time"]["by_bound"]["bandwidth"] > 1.9 * own["time"]["by_bound"]["bandwidth"]
+    assert "mine.toml" in given["time"]["model"]
