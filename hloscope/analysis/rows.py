@@ -34,7 +34,7 @@ _JOINING = frozenset({"maximum", "add", "or"})
 _NO_WORK = frozenset(
     {
         "parameter", "constant", "broadcast", "iota", "bitcast", "reshape", "tuple", "get-tuple-element",
-        "optimization-barrier", "copy-start", "copy-done", "custom-call", "ragged-dot", "async-start",
+        "optimization-barrier", "copy-start", "copy-done", "custom-call", "ragged-dot", "async-start", "while", "call",
         "async-update", "async-done",
     }
 )  # fmt: skip
