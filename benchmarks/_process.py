@@ -52,8 +52,8 @@ def best(command: Sequence[str], rounds: int, *, output: str | Path = os.devnull
 
 
 def analyze(target: str | Path) -> list[str]:
-    """The command that analyzes a target, all tables included."""
-    return [sys.executable, "-m", "hloscope.cli.main", "analyze", str(target), "--all"]
+    """The command that analyzes a target."""
+    return [sys.executable, "-m", "hloscope.cli.main", "analyze", str(target)]
 
 
 def machine() -> str:

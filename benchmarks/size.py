@@ -20,7 +20,10 @@ from generate_module import generate
 from hloscope.hlo import Module, protos
 from hloscope.hlo.text_print import print_text
 
-HEAD = f"{'module':>12} {'form':>5} {'MB':>7} {'seconds':>8} {'CPU s':>7} {'µs/instr':>9} {'RSS MB':>8} {'floor s':>8} {'ratio':>6}"
+HEAD = (
+    f"{'module':>12} {'form':>5} {'MB':>7} {'seconds':>8} {'CPU s':>7} {'µs/instr':>9} {'RSS MB':>8} "
+    f"{'floor s':>8} {'ratio':>6}"
+)
 
 
 def floor(data: bytes) -> tuple[float, int]:

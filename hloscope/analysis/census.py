@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,13 +57,12 @@ def take_census(module: Module) -> Census:
                 groups.setdefault(key, []).append(instruction)
     families = [_family(key, instructions, places) for key, instructions in groups.items()]
     families.sort(key=lambda f: (-(f.bytes or 0), f.family, f.phase, f.shape, f.kind))
-    opcodes = Counter(p.opcode for c in module.computations for p in c.proto.instructions)
     top_level = sum(f.count for f in families if f.kind.startswith("fusion"))
     return Census(
         families=tuple(families),
-        fusion_count=opcodes["fusion"],
+        fusion_count=module.opcode_counts.get("fusion", 0),
         top_level_fusion_count=top_level,
-        instruction_count=opcodes.total() - opcodes["get-tuple-element"],
+        instruction_count=module.instruction_count,
     )
 
 

@@ -80,35 +80,44 @@ class Rows:
 
 def analyze_rows(module: Module) -> Rows:
     """Find the grouped matmuls of a module and everything that streams their buffers in full."""
-    waiting = list(grouped_matmuls(module))
+    waiting = {g.instruction.id: g for g in grouped_matmuls(module)}
+    place = {number: i for i, number in enumerate(waiting)}
+    by_value: dict[int, list[int]] = {}  # matmuls by the values that they write or read
+    for number, matmul in waiting.items():
+        for value in (matmul.instruction, *matmul.buffers):
+            by_value.setdefault(value.id, []).append(number)
     buffers: list[RaggedBuffer] = []
     while waiting:
-        seed = waiting[0]
+        seed = next(iter(waiting.values()))
         values = _connected(seed)
-        joined = [g for g in waiting if g is seed or _touches(g, values)]
-        waiting = [g for g in waiting if g not in joined]
+        touched = {seed.instruction.id, *(number for value in values for number in by_value.get(value, ()))}
+        joined = [waiting.pop(number) for number in sorted(touched & waiting.keys(), key=place.__getitem__)]
         buffers.append(_buffer(seed, joined, values))
     return Rows(buffers=tuple(sorted(buffers, key=lambda b: (-b.rows, -len(b.work)))))
-
-
-def _touches(matmul: GroupedMatmul, values: dict[int, Instruction]) -> bool:
-    return matmul.instruction.id in values or any(b.id in values for b in matmul.buffers)
 
 
 def _connected(seed: GroupedMatmul) -> dict[int, Instruction]:
     """Every value over the seed's rows that row-wise work or another grouped matmul joins to it."""
     rows = seed.rows
     values: dict[int, Instruction] = {}
+    known: dict[int, bool] = {}
     queue = [*seed.buffers, seed.instruction]
     while queue:
         value = queue.pop()
         if value.id in values or not _is_wide(value.shape, rows):
             continue
         values[value.id] = value
-        queue += [u for u in value.users if is_row_wise(u, rows) or recognise(u)]
-        if is_row_wise(value, rows) or recognise(value):
+        queue += [u for u in value.users if _joins(u, rows, known)]
+        if _joins(value, rows, known):
             queue += value.operands
     return values
+
+
+def _joins(value: Instruction, rows: int, known: dict[int, bool]) -> bool:
+    """Whether a value joins its operands over rows to itself; asked once for each of them, so remembered."""
+    if value.id not in known:
+        known[value.id] = is_row_wise(value, rows) or recognise(value) is not None
+    return known[value.id]
 
 
 def _is_wide(shape: Shape, rows: int) -> bool:

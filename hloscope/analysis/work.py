@@ -30,8 +30,8 @@ COLLECTIVES = frozenset({
 # Custom calls of the compiler that only reserve or rename memory.
 _FREE_TARGETS = frozenset({"AllocateBuffer", "ConcatBitcast", "X64Combine", "X64SplitLow", "X64SplitHigh"})
 
-# Opcodes by fusion computation, per module and for as long as the module lives.
-_opcodes: WeakKeyDictionary[Module, dict[int, frozenset[str]]] = WeakKeyDictionary()
+# How the computations of a module run, for as long as the module lives.
+_running: WeakKeyDictionary[Module, dict[int, Running]] = WeakKeyDictionary()
 
 
 def is_plumbing(instruction: Instruction) -> bool:
@@ -76,12 +76,8 @@ def fusion_bodies(fusion: Instruction) -> Iterator[Computation]:
 
 def body_opcodes(fusion: Instruction) -> frozenset[str]:
     """The opcodes within a fusion, nested fusions included."""
-    known = _opcodes.setdefault(fusion.module, {})
-    key = fusion.proto.called_computation_ids[0] if fusion.proto.called_computation_ids else 0
-    if key not in known:
-        found = (p.opcode for body in fusion_bodies(fusion) for p in body.proto.instructions)
-        known[key] = frozenset(found)
-    return known[key]
+    callees = fusion.proto.called_computation_ids
+    return fusion.module.opcodes_in(callees[0]) if callees else frozenset()
 
 
 def shape_text(*shapes: Shape) -> str:
@@ -109,6 +105,14 @@ def running(module: Module) -> Mapping[Computation, Running]:
 
     A loop is told by its trips, so that copies of one loop, one for each layer, are one.
     """
+    found = _running.get(module)
+    if found is None:
+        found = _running[module] = _run(module)
+    return {c: found[c.id] for c in module.control_computations}
+
+
+def _run(module: Module) -> dict[int, Running]:
+    """See `running`; by computation id."""
     found: dict[int, Running] = {}
     for computation in reversed(module.control_computations):
         callers = (c for c in computation.callers if not is_async_part(c.opcode))
@@ -124,7 +128,7 @@ def running(module: Module) -> Mapping[Computation, Running]:
             loop=loop,
             asynchronous=started or (around is not None and around.asynchronous),
         )
-    return {c: found[c.id] for c in module.control_computations}
+    return found
 
 
 def _trips(count: int | None) -> str:

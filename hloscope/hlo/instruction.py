@@ -73,7 +73,8 @@ class Instruction:
         """The operands, in order."""
         if self._operands is None:
             by_id = self._computation.by_id
-            self._operands = tuple(by_id[i] for i in self._proto.operand_ids)
+            # A list first: quicker than a generator, and this is asked of every instruction.
+            self._operands = tuple([by_id[i] for i in self._proto.operand_ids])
         return self._operands
 
     @property
@@ -85,7 +86,7 @@ class Instruction:
     def called_computations(self) -> tuple[Computation, ...]:
         """Computations that this instruction calls: fusion bodies, loop conditions and bodies, reducers."""
         by_id = self.module.computations_by_id
-        return tuple(by_id[i] for i in self._proto.called_computation_ids)
+        return tuple([by_id[i] for i in self._proto.called_computation_ids])
 
     @property
     def is_root(self) -> bool:
@@ -222,7 +223,7 @@ class Computation:
     def instructions(self) -> tuple[Instruction, ...]:
         """Every instruction, operands before users."""
         if self._instructions is None:
-            self._instructions = tuple(Instruction(p, self) for p in self._proto.instructions)
+            self._instructions = tuple([Instruction(p, self) for p in self._proto.instructions])
         return self._instructions
 
     @property

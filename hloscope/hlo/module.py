@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hloscope.errors import UserError
+from hloscope.hlo.index import index_module
 from hloscope.hlo.instruction import Computation, Instruction
 from hloscope.hlo.loops import trip_count
 from hloscope.hlo.shape import Shape, decode_shape
@@ -21,21 +21,14 @@ if TYPE_CHECKING:
 _CONTROL_OPCODES = frozenset({"while", "conditional", "call", "async-start"})
 
 
-# The fewest operands of instructions whose operands are looked at without asking.
-_OPERANDS = {
-    "bitcast": 1, "reshape": 1, "copy": 1, "copy-start": 1, "convert": 1, "broadcast": 1, "transpose": 1,
-    "reverse": 1, "slice": 1, "dynamic-slice": 1, "gather": 1, "scatter": 1, "dynamic-update-slice": 2,
-    "get-tuple-element": 1, "exponential": 1, "while": 1,
-}  # fmt: skip
-
-
 class Module:
     """An HLO module. Immutable; everything derived is computed once, when it is first asked for."""
 
     def __init__(self, proto: protos.HloModuleProto) -> None:
         self._proto = proto
         self._shapes: dict[bytes, Shape] = {}
-        self._check()
+        self._callers: dict[int, tuple[Instruction, ...]] = {}
+        self._index = index_module(proto)
 
     @property
     def name(self) -> str:
@@ -73,10 +66,19 @@ class Module:
         for computation in self.computations:
             yield from computation.instructions
 
-    @cached_property
+    @property
     def instruction_count(self) -> int:
         """Instructions as XLA's text lists them: get-tuple-element, which it does not print, left out."""
-        return sum(i.opcode != "get-tuple-element" for i in self.instructions)
+        return self._index.counts.total() - self._index.counts["get-tuple-element"]
+
+    @property
+    def opcode_counts(self) -> Mapping[str, int]:
+        """Instructions by opcode, get-tuple-element included."""
+        return self._index.counts
+
+    def opcodes_in(self, computation_id: int) -> frozenset[str]:
+        """The opcodes in a computation and in the fusions nested in it."""
+        return self._index.opcodes[computation_id]
 
     @cached_property
     def num_partitions(self) -> int | None:
@@ -92,20 +94,23 @@ class Module:
 
     def callers_of(self, computation: Computation) -> tuple[Instruction, ...]:
         """The instructions that call `computation`."""
-        return self._callers.get(computation.id, ())
-
-    @cached_property
-    def _callers(self) -> dict[int, tuple[Instruction, ...]]:
-        found: dict[int, list[Instruction]] = {}
-        for instruction in self.instructions:
-            for callee in instruction.proto.called_computation_ids:
-                found.setdefault(callee, []).append(instruction)
-        return {k: tuple(v) for k, v in found.items()}
+        known = self._callers.get(computation.id)
+        if known is None:
+            calls = self._index.calls.get(computation.id, ())
+            known = tuple(self.computations[place].instructions[number] for place, number, _ in calls)
+            self._callers[computation.id] = known
+        return known
 
     @cached_property
     def trip_counts(self) -> Mapping[int, int | None]:
         """Trips of every `while`, by instruction id; None where they cannot be derived."""
-        return {i.id: trip_count(i) for i in self.instructions if i.opcode == "while"}
+        return {i.id: trip_count(i) for i in self._of_opcode("while")}
+
+    def _of_opcode(self, opcode: str) -> Iterator[Instruction]:
+        """Every instruction of an opcode; computations without any are not looked into."""
+        for computation in self.computations:
+            if opcode in self._index.opcodes[computation.id]:
+                yield from (i for i in computation.instructions if i.opcode == opcode)
 
     def executions(self, computation: Computation) -> int | None:
         """How often a computation runs in one step, loop trips included; None where it is not known.
@@ -123,23 +128,29 @@ class Module:
                 counts[computation.id] = 1
                 continue
             total: int | None = 0
-            for caller in self.callers_of(computation):
-                share = self._share(caller, computation, counts.get(caller.computation.id))
+            # Places and opcodes, not instructions: a reducer alone may be called from ten thousand fusions.
+            for place, number, opcode in self._index.calls.get(computation.id, ()):
+                runs = counts.get(self._proto.computations[place].id)
+                share = self._share(opcode, (place, number), computation, runs)
                 total = None if total is None or share is None else total + share
             counts[computation.id] = total
         return counts
 
-    def _share(self, caller: Instruction, callee: Computation, runs: int | None) -> int | None:
-        if caller.opcode in ("async-update", "async-done"):
+    def _share(
+        self, opcode: str, where: tuple[int, int], callee: Computation, runs: int | None
+    ) -> int | None:
+        """How often a caller, at a place in the message, runs what it calls."""
+        if opcode in ("async-update", "async-done"):
             return 0  # older modules name the computation here again; its start has counted it
-        if runs is None or caller.opcode == "conditional":
+        if runs is None or opcode == "conditional":
             return None
-        if caller.opcode != "while":
+        if opcode != "while":
             return runs
-        trips = self.trip_counts[caller.id]
+        loop = self._proto.computations[where[0]].instructions[where[1]]
+        trips = self.trip_counts[loop.id]
         if trips is None:
             return None
-        is_body = caller.proto.called_computation_ids[0] == callee.id
+        is_body = loop.called_computation_ids[0] == callee.id
         return runs * (trips if is_body else trips + 1)
 
     @cached_property
@@ -152,6 +163,8 @@ class Module:
         reached = {self._proto.entry_computation_id}
         for computation in reversed(self.computations):
             if computation.id not in reached:
+                continue
+            if _CONTROL_OPCODES.isdisjoint(self._index.opcodes[computation.id]):
                 continue
             for instruction in computation.instructions:
                 if instruction.opcode in _CONTROL_OPCODES:
@@ -183,36 +196,3 @@ class Module:
     @cached_property
     def _by_name(self) -> dict[str, Instruction]:
         return {i.name: i for i in self.instructions}
-
-    def _check(self) -> None:
-        """Refuse a module whose references point nowhere, so that nothing later has to ask."""
-        ids = {c.id for c in self._proto.computations}
-        if self._proto.entry_computation_id not in ids:
-            raise UserError(
-                f"module {self.name!r} has no entry computation: the file is damaged or no HLO module"
-            )
-        if len(ids) != len(self._proto.computations):
-            raise UserError(f"module {self.name!r} has two computations with one id: the file is damaged")
-        done: set[int] = set()
-        for computation in self._proto.computations:
-            _check_computation(computation, done)
-            done.add(computation.id)
-
-
-def _check_computation(computation: protos.Computation, callees: set[int]) -> None:
-    seen: set[int] = set()
-    for instruction in computation.instructions:
-        if not seen.issuperset(instruction.operand_ids):
-            raise UserError(
-                f"%{instruction.name} has an operand that does not come before it: the file is damaged"
-            )
-        if len(instruction.operand_ids) < _OPERANDS.get(instruction.opcode, 0):
-            raise UserError(f"%{instruction.name} lacks an operand: the file is damaged")
-        # Callees come first in a sound module, so this also rules out cycles of calls.
-        if not callees.issuperset(instruction.called_computation_ids):
-            raise UserError(
-                f"%{instruction.name} calls a computation that does not come before it: the file is damaged"
-            )
-        seen.add(instruction.id)
-    if computation.root_id not in seen or len(seen) != len(computation.instructions):
-        raise UserError(f"computation {computation.name!r} has no root or two instructions with one id")
