@@ -1,3 +1,5 @@
+# pyright: basic, reportMissingImports=false
+
 """What XProf knows of a module, for checking: run with XProf's own Python, prints one JSON object.
 
     python _xprof_view.py RUN_FOLDER MODULE TEXT_FILE
