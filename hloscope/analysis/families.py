@@ -147,9 +147,11 @@ def _compares_labels(fusion: Instruction) -> bool:
 def _arguments_of_exponentials(fusion: Instruction) -> set[str]:
     """The opcodes that make what a fusion takes exponentials of."""
     found: set[str] = set()
-    for instruction in (i for body in fusion_bodies(fusion) for i in body.instructions):
-        if instruction.opcode == "exponential":
-            found.add(_rearranged(instruction.operands[0]).opcode)
+    opcodes_in = fusion.module.opcodes_in
+    for body in fusion_bodies(fusion):
+        if "exponential" in opcodes_in(body.id):
+            exponentials = (i for i in body.instructions if i.opcode == "exponential")
+            found.update(_rearranged(i.operands[0]).opcode for i in exponentials)
     return found
 
 

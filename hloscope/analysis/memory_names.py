@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from hloscope.analysis.place import provenance
+from hloscope.analysis.work import body_opcodes
 from hloscope.hlo import Instruction, is_async_part, start_of, work_of
 
 # What jax puts into an op name for its transformations and control flow, not for the user's program.
@@ -48,11 +50,12 @@ def label_of(instruction: Instruction, named: Instruction) -> str:
     return label or opcode
 
 
-def _split(op_name: str) -> tuple[list[str], list[str]]:
+@lru_cache(maxsize=2**16)
+def _split(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The user's scopes in an op name, and the operation (empty for a kernel, which its scope names)."""
     parts = op_name.split("/")
     if len(parts) == 1 and not _CALL.match(op_name):
-        return [], [_NUMBER.sub("", op_name)]  # the compiler's own name
+        return (), (_NUMBER.sub("", op_name),)  # the compiler's own name
     scopes: list[str] = []
     operation: list[str] = []
     # The first part is the step itself.
@@ -66,7 +69,7 @@ def _split(op_name: str) -> tuple[list[str], list[str]]:
             operation = [_NUMBER.sub("", name)]
         elif not scopes or scopes[-1] not in name:
             scopes.append(_NUMBER.sub("", name))
-    return scopes, operation
+    return tuple(scopes), tuple(operation)
 
 
 def _function(instruction: Instruction) -> list[str]:
@@ -83,6 +86,8 @@ def update_of(instruction: Instruction, index: tuple[int, ...]) -> Instruction |
     where it is anything else."""
     current = instruction
     if current.opcode == "fusion" and current.called_computations:
+        if "dynamic-update-slice" not in body_opcodes(current):
+            return None
         current = current.called_computations[0].root
         if current.opcode == "tuple" and index and index[0] < len(current.operands):
             current = current.operands[index[0]]

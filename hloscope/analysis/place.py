@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 
 from hloscope.hlo import Instruction, async_operation, is_async_part, is_async_start, start_of, work_of
 
@@ -15,6 +16,9 @@ _FORWARD = re.compile(r"\bjvp\(")
 
 # A name that the compiler made up where the program has none, e.g. `convert.340` or `ragged-dot-none`.
 _INVENTED = re.compile(r"[a-z][a-z_-]*(\.\d+)+|[a-z]+(-[a-z]+)+")
+
+# A module has far fewer op names than instructions, and each is asked about several times.
+_NAMES = 2**16
 
 # How far to look among operands and users for a name that the compiler left out.
 _REACH = 8
@@ -30,6 +34,7 @@ class Phase(Enum):
     UNKNOWN = "unknown"
 
 
+@lru_cache(maxsize=_NAMES)
 def phase_of_name(op_name: str) -> Phase:
     """The phase that an op name tells; UNKNOWN for none of the program's, OTHER outside of a gradient."""
     if not is_program_name(op_name):
@@ -41,6 +46,7 @@ def phase_of_name(op_name: str) -> Phase:
     return Phase.FORWARD if _FORWARD.search(op_name) else Phase.OTHER
 
 
+@lru_cache(maxsize=_NAMES)
 def is_program_name(op_name: str) -> bool:
     """Whether an op name is the program's: a path in it or an argument, not what the compiler made up."""
     return "/" in op_name or (bool(op_name) and not _INVENTED.fullmatch(op_name))

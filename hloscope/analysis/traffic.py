@@ -62,17 +62,13 @@ def _count(instruction: Instruction, space: int) -> int:
 
 def _has_unknown_size(instruction: Instruction) -> bool:
     """Whether a value has bounds only (a dynamic dimension) or a type that this version does not know."""
-    return _is_unknown(instruction.shape) or any(_is_unknown(o.shape) for o in instruction.operands)
-
-
-def _is_unknown(shape: Shape) -> bool:
-    if shape.tuple_shapes is not None:
-        return any(_is_unknown(s) for s in shape.tuple_shapes)
-    return bool(shape.dynamic) or shape.element_type.startswith("type")
+    return not (instruction.shape.is_sized and all(o.shape.is_sized for o in instruction.operands))
 
 
 def _in_space(shape: Shape, space: int) -> int:
     """Bytes of the parts of a value that lie in a memory space."""
+    if space == HBM:
+        return shape.hbm_bytes
     if shape.tuple_shapes is not None:
         return sum(_in_space(s, space) for s in shape.tuple_shapes)
     return shape.padded_bytes if shape.memory_space == space else 0

@@ -109,8 +109,10 @@ class Instruction:
     @property
     def source(self) -> SourceFrame | None:
         """The innermost frame that is not inside jax itself, or None."""
-        frames = self.frames
-        return next((f for f in frames if "/jax/" not in f.file), frames[0] if frames else None)
+        frame = self._proto.metadata.stack_frame_id
+        if frame:
+            return self.module.stack_frames.user_frame(frame)
+        return next(iter(self.frames), None)
 
     @property
     def fusion_kind(self) -> str | None:
@@ -236,7 +238,8 @@ class Computation:
     @property
     def root(self) -> Instruction:
         """The instruction whose value is the computation's result."""
-        return self.by_id[self._proto.root_id]
+        last = self.instructions[-1]
+        return last if last.id == self._proto.root_id else self.by_id[self._proto.root_id]
 
     @property
     def parameters(self) -> tuple[Instruction, ...]:

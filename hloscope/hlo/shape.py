@@ -112,6 +112,20 @@ class Shape:
         bits = self._bits * math.prod(_tiled_dimensions(self))
         return -(-bits // 8)
 
+    @cached_property
+    def hbm_bytes(self) -> int:
+        """Padded bytes of the parts that lie in HBM."""
+        if self.tuple_shapes is not None:
+            return sum(s.hbm_bytes for s in self.tuple_shapes)
+        return self.padded_bytes if self.memory_space == 0 else 0
+
+    @cached_property
+    def is_sized(self) -> bool:
+        """Whether all of it has a size: no dimension is a bound only, no type unknown to this version."""
+        if self.tuple_shapes is not None:
+            return all(s.is_sized for s in self.tuple_shapes)
+        return not self.dynamic and not self.element_type.startswith("type")
+
     @property
     def _bits(self) -> int:
         return (self.layout and self.layout.element_size_in_bits) or self.element_bits

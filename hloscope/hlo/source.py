@@ -30,6 +30,7 @@ class StackFrames:
     def __init__(self, proto: protos.StackFrameIndex) -> None:
         self._proto = proto
         self._cache: dict[int, tuple[SourceFrame, ...]] = {}
+        self._user: dict[int, SourceFrame | None] = {}
 
     def frames(self, frame_id: int) -> tuple[SourceFrame, ...]:
         """The stack of a frame id, innermost first; empty where the module does not have it."""
@@ -37,6 +38,14 @@ class StackFrames:
         if known is None:
             known = self._cache[frame_id] = self._walk(frame_id)
         return known
+
+    def user_frame(self, frame_id: int) -> SourceFrame | None:
+        """The innermost frame of a stack that is not inside jax itself, else the innermost; None of no stack."""
+        if frame_id not in self._user:
+            frames = self.frames(frame_id)
+            inside = next((f for f in frames if "/jax/" not in f.file), None)
+            self._user[frame_id] = inside or (frames[0] if frames else None)
+        return self._user[frame_id]
 
     def _walk(self, frame_id: int) -> tuple[SourceFrame, ...]:
         table = self._proto.stack_frames
