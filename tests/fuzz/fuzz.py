@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -69,7 +69,7 @@ def consume(path: Path, *, drawn: bool) -> str:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
+def bounded() -> Generator[None]:
     """At most so long, at most so much memory."""
 
     def stop(*_: object) -> None:
