@@ -152,3 +152,13 @@ def test_the_library_is_only_loaded_for_a_page() -> None:
     code = "import sys, hloscope.report.text; print('plotly' in sys.modules, 'jinja2' in sys.modules)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["False", "False"]
+
+
+def test_a_step_that_does_not_fit_says_where_to_begin(dump_file: Callable[[str], Path]) -> None:
+    made = Page(load(dump_file("oom"), topology="v5e:2x4").to_html())
+    text = " ".join(" ".join(made.text).split())
+    assert (
+        "8.7 GiB too much. Findings about what is alive at the peak: HS101 (10.0 GiB), HS101 (1.2 GiB)"
+        in text
+    )
+    assert "The compile failed: the step does not fit" in text
