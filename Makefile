@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-compile lint format protos wheel clean
+.PHONY: demo test test-compile lint format protos rule-docs wheel clean
 
 demo: $(VENV)/.installed-tpu
 	$(BIN)/hloscope analyze examples/moe_train_step.py
@@ -34,6 +34,10 @@ format: $(VENV)/.installed-dev
 protos: $(VENV)/.installed-dev
 	cd hloscope/hlo && $(abspath $(BIN))/python -m grpc_tools.protoc -I. \
 		--descriptor_set_out=hlo.binpb --pyi_out=. hlo.proto && mv hlo_pb2.pyi protos.pyi
+
+# The pages of docs/rules, from the rules' docstrings.
+rule-docs: $(VENV)/.installed-dev
+	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/docs/test_rule_pages.py
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m build --wheel

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import pkgutil
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from hloscope.errors import UserError
+from hloscope.fingerprint import stamp
+from hloscope.plugins import own_rules, plugin_rules
 from hloscope.rule import Finding, OptionValue, Rule, Severity
 
 if TYPE_CHECKING:
     from hloscope.analysis.bundle import Analyses
-
-# Numbers that the compiler gives out anew at each compile, and the suffixes of its copies.
-_RENUMBERED = re.compile(r"\.(?:\d+|clone|cloned|remat\d*|sunk)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +26,16 @@ class RuleSettings:
 
 @cache
 def load_rules() -> tuple[Rule, ...]:
-    """Every rule that is installed, by code."""
-    import hloscope_rules
+    """Every rule that is installed, hloscope's own and those of plug-ins, by code.
 
+    Raises UserError for a plug-in that cannot be loaded, and for two rules with one code.
+    """
     found: dict[str, Rule] = {}
-    for info in pkgutil.iter_modules(hloscope_rules.__path__):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{hloscope_rules.__name__}.{info.name}")
-        for value in vars(module).values():
-            if isinstance(value, Rule):
-                found[value.code] = value
+    for rule in (*own_rules(), *plugin_rules()):
+        other = found.setdefault(rule.code, rule)
+        if other is not rule:
+            who = " and ".join(r.plugin or "hloscope" for r in (other, rule))
+            raise UserError(f"{who} have a rule {rule.code} each: uninstall one, or give it another code")
     return tuple(found[code] for code in sorted(found))
 
 
@@ -66,33 +60,51 @@ def run_rules(
     Codes may be prefixes: `HS2` selects every HS2xx. `settings` are by code. Raises UserError for a code that
     matches no rule.
     """
+    found = [
+        f
+        for r in chosen_rules(select, ignore)
+        for f in _check(r, analyses, (settings or {}).get(r.code, RuleSettings()))
+    ]
+    return stamp(ranked(found))
+
+
+def chosen_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
+    """The rules whose codes begin with one of `select` (all, if it is empty) and with none of `ignore`.
+
+    Raises UserError for a code that no rule begins with.
+    """
     rules = load_rules()
     for prefix in (*select, *ignore):
         if not any(r.code.startswith(prefix.upper()) for r in rules):
             raise UserError(f"no rule begins with {prefix!r}; there are {', '.join(r.code for r in rules)}")
-    chosen = [r for r in rules if _is_chosen(r, select, ignore)]
+    chosen = tuple(r for r in rules if _is_chosen(r, select, ignore))
     if not chosen:
         raise UserError(
             f"no rule is left to run: {', '.join(select) or 'none'} selected, {', '.join(ignore)} ignored"
         )
-    found = (f for r in chosen for f in _check(r, analyses, (settings or {}).get(r.code, RuleSettings())))
-    stamped = (replace(f, fingerprint=fingerprint(f)) for f in found)
-    return tuple(sorted(stamped, key=_price, reverse=True))
+    return chosen
 
 
-def _check(rule: Rule, analyses: Analyses, settings: RuleSettings) -> Iterator[Finding]:
-    for finding in rule.check(analyses, **settings.options):
-        yield finding if settings.severity is None else replace(finding, severity=settings.severity)
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings of one rule together, as one cause; the dearest cause first, and in it the dearest finding."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    causes = sorted(by_code.values(), key=_price_of_all, reverse=True)
+    return tuple(f for cause in causes for f in sorted(cause, key=_price, reverse=True))
 
 
-def fingerprint(finding: Finding) -> str:
-    """A name for a finding that outlives renumbered instructions and moved lines: 12 hex digits.
-
-    Made of the rule, the title (shape, family and place in it) and the operation's path in the program.
-    """
-    path = finding.instructions[0].op_name if finding.instructions else ""
-    text = "\n".join((finding.code, finding.title, _RENUMBERED.sub("", path)))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _check(rule: Rule, analyses: Analyses, settings: RuleSettings) -> list[Finding]:
+    try:
+        found = list(rule.check(analyses, **settings.options))
+    except Exception as error:
+        if not rule.plugin:
+            raise
+        raise UserError(
+            f"rule {rule.code} of the plug-in {rule.plugin} failed: {type(error).__name__}: {error}; "
+            f"--ignore {rule.code} goes without it"
+        ) from error
+    return found if settings.severity is None else [replace(f, severity=settings.severity) for f in found]
 
 
 def _is_chosen(rule: Rule, select: Sequence[str], ignore: Sequence[str]) -> bool:
@@ -100,8 +112,32 @@ def _is_chosen(rule: Rule, select: Sequence[str], ignore: Sequence[str]) -> bool
     return wanted and not any(rule.code.startswith(s.upper()) for s in ignore)
 
 
-def _price(finding: Finding) -> tuple[int, int, int, str]:
-    """What can be saved, then what is moved; severity first. Unknown prices come last, code breaks ties."""
-    saved = -1 if finding.saved_bytes is None else finding.saved_bytes
-    moved = -1 if finding.bytes is None else finding.bytes
-    return finding.severity.rank, saved, moved, finding.code
+_Price = tuple[int, float, int, int]
+
+
+def _price(finding: Finding) -> _Price:
+    """Severity, then the time that can be saved, the bytes that can be, and those that are moved; what is not
+    known comes after what is."""
+    return (
+        finding.severity.rank,
+        -1.0 if finding.saved_seconds is None else finding.saved_seconds,
+        -1 if finding.saved_bytes is None else finding.saved_bytes,
+        -1 if finding.bytes is None else finding.bytes,
+    )
+
+
+def _price_of_all(findings: Sequence[Finding]) -> _Price:
+    prices = [_price(f) for f in findings]
+    severity = max(p[0] for p in prices)
+    return (
+        severity,
+        _sum(p[1] for p in prices),
+        int(_sum(p[2] for p in prices)),
+        int(_sum(p[3] for p in prices)),
+    )
+
+
+def _sum(known: Iterable[float]) -> float:
+    """The sum of what is known (not below zero); below zero where nothing is."""
+    values = [v for v in known if v >= 0]
+    return sum(values) if values else -1.0

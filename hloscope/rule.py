@@ -62,6 +62,10 @@ class Finding:
 Check = Callable[..., Iterable[Finding]]
 OptionValue = bool | int | float | str
 
+# Whole codes, and what they may begin with: capitals, then digits. `HS` is hloscope's own.
+CODE = re.compile(r"[A-Z]{2,10}[0-9]{3}", re.ASCII)
+CODE_PREFIX = re.compile(r"[A-Z]{2,10}[0-9]{1,3}", re.ASCII)
+
 HEADINGS = ("What it does", "Why is this bad", "Example", "What to do", "Fix safety")
 _KINDS: dict[type, str] = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 # One more for a rule with options: a list item for each, "- `name`: what it is".
@@ -109,6 +113,7 @@ class Rule:
     check: Check
     doc: str
     options: tuple[Option, ...] = ()
+    plugin: str = ""  # the distribution that brings it, if it is not hloscope's own
 
     @property
     def summary(self) -> str:

@@ -18,6 +18,7 @@ _UNITS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY[:5])} | {
     unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))
 }
 _DURATIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_TIME = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|ms|us|ns)\s*", re.ASCII)
 _SIZE = re.compile(
     r"\s*([0-9]{1,18}(?:_[0-9]{1,18}){0,6}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*", re.IGNORECASE | re.ASCII
 )
@@ -85,3 +86,11 @@ def parse_size(text: str) -> int:
             f"{text!r} is no size: write a number and B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, e.g. 92GiB"
         )
     return round(float(found[1]) * unit)
+
+
+def parse_seconds(text: str) -> float:
+    """`5ms` or `1.2 s` in seconds. `UserError` if it is no time with a unit."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise UserError(f"{text!r} is no time: write a number and s, ms, us or ns, e.g. 5ms")
+    return float(found[1]) * next(scale for scale, unit in _DURATIONS if unit == found[2])

@@ -22,6 +22,9 @@ PLACES = {
     "deepseek": DATA / "deepseek3_671b.hlo.pb.gz",
     "oom": DATA / "oom_toy_moe.hlo.pb.gz",
     "qwen35_397b": DATA / "qwen35_397b.hlo.pb.gz",
+    # examples/moe_train_step.py for tpu7x:2x2x1, by the two versions of jax and libtpu in constraints.txt.
+    "moe_jax010": DATA / "moe_step_jax010.hlo.pb.gz",
+    "moe_jax012": DATA / "moe_step_jax012.hlo.pb.gz",
 }
 
 

@@ -41,7 +41,7 @@ def label_of(instruction: Instruction, named: Instruction) -> str:
     """What made a buffer: the innermost scopes of the user's program and the operation, out of the op name of
     `named` (see `place.provenance`): `ragged-sort-fwd ragged gather`, `ffn act mul`, `all-gather moe body`.
     The source's function stands in where the name has no scope."""
-    scopes, operation = _split(named.op_name)
+    scopes, operation = split_name(named.op_name)
     words = [*(scopes[-2:] or _function(named)), *operation]
     opcode = work_of(instruction).opcode.removesuffix("-start")
     if opcode in _COLLECTIVES or opcode == "copy":
@@ -51,7 +51,7 @@ def label_of(instruction: Instruction, named: Instruction) -> str:
 
 
 @lru_cache(maxsize=2**16)
-def _split(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_name(op_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The user's scopes in an op name, and the operation (empty for a kernel, which its scope names)."""
     parts = op_name.split("/")
     if len(parts) == 1 and not _CALL.match(op_name):

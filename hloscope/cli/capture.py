@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloscope.cli.checks import parse_codes
 from hloscope.cli.output import JsonOutput, write_text
 from hloscope.errors import UserError
+from hloscope.report.verdict import parse_codes
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -17,15 +17,24 @@ from typing import Annotated, NoReturn, cast
 import typer
 
 import hloscope
+from hloscope.cli.formats import Format
 from hloscope.cli.options import (
+    After,
     All,
     Arguments,
+    AsMarkdown,
+    BaselineFile,
+    Before,
     Budgets,
+    CheckFormat,
+    CheckOutput,
     ChipFigures,
     Code,
     Command,
+    ConfigFile,
     DumpFolder,
     FailOn,
+    FailOnRegression,
     Fresh,
     GraphFormat,
     GraphOut,
@@ -37,11 +46,15 @@ from hloscope.cli.options import (
     Json,
     ModuleName,
     Modules,
+    NewBaseline,
+    NewCode,
     ProtoOut,
     Quiet,
+    RuleName,
     Select,
     Target,
     Timeout,
+    Tolerance,
     TopologyName,
     ValidFraction,
     XprofFolder,
@@ -178,6 +191,9 @@ def analyze(
     budget: Budgets = None,
     select: Select = None,
     ignore: Ignore = None,
+    baseline: BaselineFile = None,
+    write_baseline: NewBaseline = None,
+    config: ConfigFile = None,
     everything: All = False,
     fresh: Fresh = False,
     timeout: Timeout = None,
@@ -191,27 +207,73 @@ def analyze(
     """
     from hloscope.cli import analyze as command
 
-    return partial(
-        command.run,
-        command.Request(
-            target=target,
-            topology=topology,
-            module=module,
-            json=json,
-            html=html,
-            valid_fraction=valid_fraction,
-            chip_figures=chip_figures,
-            fail_on=tuple(fail_on or ()),
-            budgets=tuple(budget or ()),
-            select=tuple(select or ()),
-            ignore=tuple(ignore or ()),
-            everything=everything,
-            fresh=fresh,
-            timeout=timeout,
-            quiet=quiet,
-            arguments=tuple(arguments or ()),
-        ),
+    request = command.Request(
+        target=target,
+        topology=topology,
+        module=module,
+        valid_fraction=valid_fraction,
+        chip_figures=chip_figures,
+        fail_on=tuple(fail_on or ()),
+        budgets=tuple(budget or ()),
+        select=tuple(select or ()),
+        ignore=tuple(ignore or ()),
+        baseline=baseline,
+        write_baseline=write_baseline,
+        config=config,
+        fresh=fresh,
+        timeout=timeout,
+        quiet=quiet,
+        arguments=tuple(arguments or ()),
     )
+    return partial(command.run, request, command.Form(json=json, html=html, everything=everything))
+
+
+@app.command()
+def check(
+    target: Target,
+    topology: TopologyName = None,
+    module: ModuleName = None,
+    format: CheckFormat = Format.TEXT,
+    output: CheckOutput = None,
+    valid_fraction: ValidFraction = None,
+    chip_figures: ChipFigures = None,
+    fail_on: FailOn = None,
+    budget: Budgets = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    baseline: BaselineFile = None,
+    write_baseline: NewBaseline = None,
+    config: ConfigFile = None,
+    everything: All = False,
+    fresh: Fresh = False,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+) -> Callable[[], int]:
+    """Hold a step against budgets and a baseline, for CI: exit 1 if it fails.
+
+    Settings are those of the project (pyproject.toml, hloscope.toml) where the command line says nothing.
+    Without --fail-on, warnings fail, unless a budget counts findings.
+    """
+    from hloscope.cli import check as command
+
+    request = command.Request(
+        target=target,
+        topology=topology,
+        module=module,
+        valid_fraction=valid_fraction,
+        chip_figures=chip_figures,
+        fail_on=tuple(fail_on or ()),
+        budgets=tuple(budget or ()),
+        select=tuple(select or ()),
+        ignore=tuple(ignore or ()),
+        baseline=baseline,
+        write_baseline=write_baseline,
+        config=config,
+        fresh=fresh,
+        timeout=timeout,
+        quiet=quiet,
+    )
+    return partial(command.run, request, command.Form(format=format, output=output, everything=everything))
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -247,6 +309,43 @@ def capture(
             everything=everything,
         ),
     )
+
+
+@app.command()
+def diff(
+    before: Before,
+    after: After,
+    topology: TopologyName = None,
+    module: ModuleName = None,
+    json: Json = None,
+    fail_on: FailOnRegression = None,
+    tolerance: Tolerance = "1%",
+    everything: All = False,
+    fresh: Fresh = False,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+) -> Callable[[], int]:
+    """Tell what differs between two compiled steps: memory, census, collectives, findings, versions, flags.
+
+    Both are step files, dumps or JSON reports of earlier runs. Work is matched by what it is and where it stands
+    in the program, not by its name in the module.
+    """
+    from hloscope.cli import diff as command
+
+    request = command.Request(
+        before=before,
+        after=after,
+        topology=topology,
+        module=module,
+        json=json,
+        fail_on=fail_on,
+        tolerance=tolerance,
+        everything=everything,
+        fresh=fresh,
+        timeout=timeout,
+        quiet=quiet,
+    )
+    return partial(command.run, request)
 
 
 @app.command()
@@ -301,19 +400,27 @@ def graph(
 
 
 @app.command()
-def explain(code: Code) -> Callable[[], None]:
+def explain(code: Code, markdown: AsMarkdown = False) -> Callable[[], None]:
     """Tell what a rule looks for, why it matters, and what to do."""
     from hloscope.cli.explain import explain as command
 
-    return partial(command, code)
+    return partial(command, code, markdown=markdown)
 
 
 @app.command()
 def rules() -> Callable[[], None]:
-    """List every rule."""
+    """List every rule, with its severity and options as they are set here."""
     from hloscope.cli.rules import rules as command
 
     return command
+
+
+@app.command()
+def new_rule(name: RuleName, code: NewCode) -> Callable[[], int]:
+    """Write a rule that works, and its test, to start from."""
+    from hloscope.cli.new_rule import new_rule as command
+
+    return partial(command, name, code)
 
 
 @app.command()

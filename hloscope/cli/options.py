@@ -6,8 +6,24 @@ from typing import Annotated
 
 import typer
 
+from hloscope.cli.formats import Format
+
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="Step file, *.hlo.pb or dump folder.", show_default=False)
+]
+_EITHER = "Step file, *.hlo.pb, dump folder or JSON report."
+Before = Annotated[str, typer.Argument(metavar="A", help=_EITHER, show_default=False)]
+After = Annotated[str, typer.Argument(metavar="B", help=_EITHER, show_default=False)]
+FailOnRegression = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-on",
+        metavar="regression",
+        help="Exit 1 if B needs more memory, moves more bytes, takes longer, or has new warnings.",
+    ),
+]
+Tolerance = Annotated[
+    str, typer.Option("--tolerance", metavar="SHARE", help="Growth that is no regression, e.g. 2% or 0.02.")
 ]
 TopologyName = Annotated[
     str | None,
@@ -42,17 +58,18 @@ FailOn = Annotated[
     typer.Option(
         "--fail-on",
         metavar="LEVEL",
-        help="Exit 1 on a finding of info, warning, error, or of a code. Repeatable.",
+        help="Exit 1 on a finding of info, warning, error (or above), or of a code; never. Repeatable.",
     ),
 ]
 Budgets = Annotated[
     list[str] | None,
     typer.Option(
         "--budget",
-        metavar="NAME=SIZE",
+        metavar="NAME=LIMIT",
         help=(
             "Exit 1 above this, e.g. temp=92GiB. Names: temp, arena, total, peak, argument, output, alias, "
-            "generated_code. Repeatable."
+            "generated_code; time=2s, exposed=5ms; executions.FAMILY; findings, info, warning, error or a code, "
+            "counted. Repeatable."
         ),
     ),
 ]
@@ -63,6 +80,28 @@ Select = Annotated[
 Ignore = Annotated[
     list[str] | None, typer.Option("--ignore", metavar="CODES", help="Not these rules. Repeatable.")
 ]
+BaselineFile = Annotated[
+    str | None, typer.Option("--baseline", metavar="FILE", help="Accept the findings of this file.")
+]
+NewBaseline = Annotated[
+    str | None,
+    typer.Option("--write-baseline", metavar="FILE", help="Accept all findings there are, from now on."),
+]
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Settings; else the nearest hloscope.toml or [tool.hloscope] of a pyproject.toml.",
+    ),
+]
+CheckFormat = Annotated[
+    Format, typer.Option("--format", metavar="FORMAT", help="text, json, sarif, junit or github.")
+]
+CheckOutput = Annotated[
+    str | None,
+    typer.Option("--output", metavar="FILE", help="Write the format there, and text to the terminal."),
+]
 All = Annotated[bool, typer.Option("--all", help="Cut no table short.")]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Compile even if an unchanged step was compiled before.")
@@ -71,6 +110,7 @@ Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", help="Give up a compile after this long.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not tell the stages of a compile.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="The page as it stands in the docs.")]
 Code = Annotated[str, typer.Argument(metavar="CODE", help="A rule's code, e.g. HS201.", show_default=False)]
 XprofFolder = Annotated[
     str | None, typer.Option("--xprof", metavar="DIR", help="A folder for: xprof --logdir DIR.")
@@ -108,4 +148,10 @@ Modules = Annotated[
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(metavar="[-- ARGS ...]", help="A script's arguments.", show_default=False),
+]
+RuleName = Annotated[
+    str, typer.Argument(metavar="NAME", help="What is bad, e.g. large-copy.", show_default=False)
+]
+NewCode = Annotated[
+    str, typer.Option("--code", metavar="CODE", help="Its code, e.g. ACME101.", show_default=False)
 ]

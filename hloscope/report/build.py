@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.ragged import valid_rows
 from hloscope.capture import capture_step
 from hloscope.devices import chips, with_figures
-from hloscope.engine import run_rules
+from hloscope.engine import RuleSettings, run_rules
 from hloscope.errors import UserError
 from hloscope.report.identity import chip_of, identify
 from hloscope.report.model import Ragged, Report
@@ -81,10 +81,11 @@ def build_report(
     chip_figures: str | None = None,
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    settings: Mapping[str, RuleSettings] | None = None,
 ) -> Report:
-    """Analyze a target's module and run the rules. See `load` for the arguments."""
+    """Analyze a target's module and run the rules. See `load` and `run_rules` for the arguments."""
     analyses = _analyses(opened, topology, valid_fraction, chip_figures)
-    findings = run_rules(analyses, select=select, ignore=ignore)
+    findings = run_rules(analyses, select=select, ignore=ignore, settings=settings)
     return Report(
         target=identify(opened, analyses, topology),
         memory=analyses.memory,

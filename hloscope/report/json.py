@@ -15,8 +15,10 @@ from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
 from hloscope.analysis.step_time import GroupTime
 from hloscope.analysis.wire import WireCost
 from hloscope.hlo import Instruction, Shape, SourceFrame
+from hloscope.report.baseline import Held
+from hloscope.report.budgets import Budget
 from hloscope.report.json_time import group_json, time_json
-from hloscope.report.model import Budget, Ragged, Report, Target
+from hloscope.report.model import Ragged, Report, Target
 from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
 
@@ -41,6 +43,11 @@ def to_json(report: Report) -> dict[str, Any]:
         "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
         "findings": [_finding(f) for f in report.findings],
         "overrun": None if report.overrun is None else _overrun(report.overrun),
+        "suppressed": [
+            {"finding": _finding(s.finding), "reason": s.reason}
+            for s in (report.held.suppressed if report.held else ())
+        ],
+        "baseline": None if report.held is None else _held(report.held),
         "budgets": [_budget(b) for b in report.budgets],
     }
 
@@ -255,9 +262,21 @@ def _overrun(over: Overrun) -> dict[str, Any]:
 def _budget(budget: Budget) -> dict[str, Any]:
     return {
         "name": budget.name,
-        "limit_bytes": budget.limit_bytes,
-        "actual_bytes": budget.actual_bytes,
+        "unit": budget.unit,
+        "limit": budget.limit,
+        "actual": budget.actual,
         "exceeded": budget.exceeded,
+        "note": budget.note or None,
+    }
+
+
+def _held(held: Held) -> dict[str, Any]:
+    return {
+        "file": held.path,
+        "stale": [
+            {"fingerprint": e.fingerprint, "code": e.code, "title": e.title, "reason": e.reason}
+            for e in held.stale
+        ],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,10 @@ from hloscope.analysis.memory import Memory
 from hloscope.analysis.ragged import ValidRows
 from hloscope.analysis.rows import RaggedBuffer
 from hloscope.analysis.step_time import StepTime
-from hloscope.errors import UserError
+from hloscope.report.baseline import Baseline, Held, hold
+from hloscope.report.budgets import Budget, Limit, measure
 from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
-
-# Memory figures that a budget can be set on, by the name that a user writes.
-BUDGET_NAMES = ("temp", "arena", "total", "peak", "argument", "output", "alias", "generated_code")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +50,6 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """A limit on a memory figure, in bytes of one device, and what the figure is."""
-
-    name: str
-    limit_bytes: int
-    actual_bytes: int
-
-    @property
-    def exceeded(self) -> bool:
-        """Whether the figure is above the limit."""
-        return self.actual_bytes > self.limit_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:
     """A ragged buffer and how many of its rows hold tokens, from whoever knows best."""
 
@@ -86,6 +70,7 @@ class Report:
     findings: tuple[Finding, ...]
     overrun: Overrun | None = None  # None: it fits, or nobody knows
     budgets: tuple[Budget, ...] = ()
+    held: Held | None = None  # against a baseline; what it accepts is not among the findings
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, as documented in `schema.json`."""
@@ -107,20 +92,11 @@ class Report:
 
         return render_html(self)
 
-    def with_budgets(self, limits: Mapping[str, int]) -> Report:
-        """The report held against limits in bytes by name. `UserError` if a figure is unknown."""
-        budgets = tuple(_budget(self.memory, name, limit) for name, limit in limits.items())
-        return replace(self, budgets=budgets)
+    def with_budgets(self, limits: Mapping[str, Limit]) -> Report:
+        """The report held against limits by name. `UserError` if a figure is unknown."""
+        return replace(self, budgets=measure(self, limits))
 
-
-def _budget(memory: Memory, name: str, limit: int) -> Budget:
-    actual: int | None = getattr(memory, f"{name}_bytes")
-    if actual is not None:
-        return Budget(name=name, limit_bytes=limit, actual_bytes=actual)
-    known = ", ".join(n for n in BUDGET_NAMES if getattr(memory, f"{n}_bytes") is not None)
-    why = (
-        " (no dump holds it, only a compile of a step tells it)" if name in ("temp", "generated_code") else ""
-    )
-    raise UserError(
-        f"the budget on {name} cannot be checked: {name} is unknown here{why}; known: {known or 'none'}"
-    )
+    def with_baseline(self, baseline: Baseline, ran: Iterable[str]) -> Report:
+        """The report without the findings that a baseline accepts; `ran` are the codes of the rules that ran."""
+        held = hold(self.findings, baseline, ran)
+        return replace(self, findings=held.new, held=held)

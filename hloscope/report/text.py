@@ -10,12 +10,13 @@ from rich.table import Table
 
 from hloscope.analysis.census import Family
 from hloscope.analysis.step_time import GroupTime
-from hloscope.report.model import Budget, Report, Target
+from hloscope.report.budgets import Budget
+from hloscope.report.model import Report, Target
 from hloscope.report.overrun import Overrun
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, joined, words
 from hloscope.report.text_collectives import collectives
-from hloscope.report.text_findings import findings
+from hloscope.report.text_findings import accepted, findings
 from hloscope.report.text_memory import memory
 from hloscope.report.text_ragged import ragged_buffers
 from hloscope.report.text_time import step_time
@@ -33,12 +34,13 @@ def render(report: Report, *, width: int, everything: bool = False) -> Group:
         (*header(report.target, width), *_verdict(report.findings)),
         memory(report.memory, width, everything),
         _overrun(report.overrun),
-        _budgets(report.budgets),
+        budgets(report.budgets),
         step_time(report.time, width, everything),
         _census(report, width, everything),
         collectives(report.collectives.collectives, report.time.collectives, width, everything),
         ragged_buffers(report.ragged_buffers, width),
         findings(report.findings, everything),
+        accepted(report.held, everything),
         _hints(report),
     )
     blocks = [list(section) for section in sections]
@@ -111,18 +113,19 @@ def _machine(target: Target) -> str:
     return f"{cut(chip, 40)}, {devices}" + (f" ({mesh})" if mesh else "")
 
 
-def _budgets(budgets: Sequence[Budget]) -> Iterator[RenderableType]:
-    if not budgets:
+def budgets(found: Sequence[Budget]) -> Iterator[RenderableType]:
+    """Each limit, the figure, and whether it is kept."""
+    if not found:
         return
     yield words(("Budgets", "bold"))
     grid = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "right", "left"):
         grid.add_column(justify=justify)
-    for budget in budgets:
-        over = size(budget.actual_bytes - budget.limit_bytes)
+    for budget in found:
+        over = budget.spelled(budget.actual - budget.limit)
         verdict = (f"exceeded by {over}", "bold red") if budget.exceeded else ("kept", "green")
-        held = f"{size(budget.actual_bytes)} of {size(budget.limit_bytes)}"
-        grid.add_row(budget.name, held, words(verdict))
+        note = (f"  {budget.note}", "dim") if budget.note else ""
+        grid.add_row(cut(budget.name, 60), budget.held, words(verdict, note))
     yield indented(grid)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.table import Table
 
+from hloscope.report.baseline import Held
 from hloscope.report.terminal import beside, cut, indented, joined, words
 from hloscope.rule import Finding, Severity
 from hloscope.units import duration, plural, size, where
@@ -36,6 +37,24 @@ def findings(found: Sequence[Finding], everything: bool) -> Iterator[RenderableT
     if len(found) > len(shown):
         more = plural(len(found) - len(shown), "more finding")
         yield indented(words((f"{more} with --all", "dim")))
+
+
+def accepted(held: Held | None, everything: bool) -> Iterator[RenderableType]:
+    """How much a baseline accepts (each with its reason, with `everything`), and entries that nothing was found for."""
+    if held is None:
+        return
+    count = plural(len(held.suppressed), "finding")
+    yield words(("Baseline", "bold"), f"  {count} accepted by {cut(held.path, 100)}")
+    if everything:
+        for known in held.suppressed:
+            title = cut(known.finding.title, _LONGEST)
+            yield indented(words(known.finding.code, f"  {title}: ", (cut(known.reason, _LONGEST), "dim")))
+    if held.stale:
+        yield indented(
+            words((f"{plural(len(held.stale), 'entry')} without a finding: mended, or changed", "yellow"))
+        )
+    for entry in held.stale if everything else held.stale[:_SHOWN_DETAILS]:
+        yield indented(words(f"{entry.code}  {cut(entry.title, _LONGEST)} ", (entry.fingerprint, "dim")), 4)
 
 
 def _add_code(grid: Table, found: Sequence[Finding], everything: bool) -> None:

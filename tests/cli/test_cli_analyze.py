@@ -105,7 +105,14 @@ def test_exit_code_1_for_budgets(run: Run, dense: Path) -> None:
     code, out, _ = run("analyze", dense, "--budget", "arena=900MiB", "--json", "-")
     assert code == 1
     assert json.loads(out)["budgets"] == [
-        {"name": "arena", "limit_bytes": 900 * 2**20, "actual_bytes": 990543904, "exceeded": True}
+        {
+            "name": "arena",
+            "unit": "bytes",
+            "limit": 900 * 2**20,
+            "actual": 990543904,
+            "exceeded": True,
+            "note": None,
+        }
     ]
 
 
@@ -185,6 +192,7 @@ def test_an_unreadable_file(run: Run, tmp_path: Path, monkeypatch: pytest.Monkey
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
+    monkeypatch.chdir(tmp_path)  # where no settings are to be read
     # Taking the permission away would not keep root from reading.
     monkeypatch.setattr(Path, "open", refuse)
     assert run("analyze", file) == (2, "", f"error: cannot read {file}: Permission denied\n")

@@ -13,9 +13,10 @@ from rich.cells import cell_len
 from hloscope.analysis.ragged import ValidRows
 from hloscope.errors import UserError
 from hloscope.hlo import HloFile, Instruction, SourceFrame
+from hloscope.report.budgets import Budget, parse_limits
 from hloscope.report.build import build_report
 from hloscope.report.identity import chip_of_topology
-from hloscope.report.model import Budget, Report
+from hloscope.report.model import Report
 from hloscope.report.target import Opened
 from hloscope.report.terminal import draw, fit_width
 from hloscope.report.text import render
@@ -231,12 +232,16 @@ def test_the_compilers_own_figures_stand_beside_the_derived_ones(report: Callabl
 def test_budgets_are_shown(report: Callable[..., Report]) -> None:
     base = report("dense")
     budgets = (
-        Budget(name="arena", limit_bytes=1 << 29, actual_bytes=1 << 30),
-        Budget(name="generated_code", limit_bytes=1 << 30, actual_bytes=1 << 30),
+        Budget(name="arena", unit="bytes", limit=1 << 29, actual=1 << 30),
+        Budget(name="generated_code", unit="bytes", limit=1 << 30, actual=1 << 30),
+        Budget(name="HS101", unit="count", limit=1000, actual=1001),
+        Budget(name="executions.unsort", unit="count", limit=4, actual=0, note="no such family"),
     )
     text = replace(base, budgets=budgets).to_text()
-    assert "  arena           1.0 GiB of 512.0 MiB  exceeded by 512.0 MiB\n" in text
-    assert "  generated_code    1.0 GiB of 1.0 GiB  kept\n" in text
+    assert "  arena              1.0 GiB of 512.0 MiB  exceeded by 512.0 MiB\n" in text
+    assert "  generated_code       1.0 GiB of 1.0 GiB  kept\n" in text
+    assert "1,001 of 1,000  exceeded by 1\n" in text
+    assert "0 of 4  kept  no such family\n" in text
 
 
 def test_a_failed_compile_says_so_first(report: Callable[..., Report]) -> None:
@@ -266,12 +271,12 @@ def test_a_topology_that_names_no_chip_is_refused() -> None:
 
 def test_budgets_on_the_unknown_are_an_error(report: Callable[..., Report]) -> None:
     base = report("dense")
-    assert base.with_budgets({"arena": 1, "total": 2**50}).budgets == (
-        Budget(name="arena", limit_bytes=1, actual_bytes=990543904),
-        Budget(name="total", limit_bytes=2**50, actual_bytes=1271377728),
+    assert base.with_budgets(parse_limits(["arena=1B", "total=1024TiB"])).budgets == (
+        Budget(name="arena", unit="bytes", limit=1, actual=990543904),
+        Budget(name="total", unit="bytes", limit=2**50, actual=1271377728),
     )
     with pytest.raises(UserError, match=r"temp is unknown here .* known: arena, total, peak, argument"):
-        base.with_budgets({"temp": 1})
+        base.with_budgets(parse_limits(["temp=1B"]))
 
 
 def test_the_top_says_what_the_findings_come_to(report: Callable[..., Report]) -> None:

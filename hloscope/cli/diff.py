@@ -1,0 +1,91 @@
+"""`hloscope diff A B`: what differs between two targets, and whether the second is worse."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloscope.cli.examine import Request as Opening
+from hloscope.cli.examine import no_collector, open_request
+from hloscope.cli.output import JsonOutput, write_text
+from hloscope.errors import UserError
+from hloscope.report.diff import Diff, compare
+from hloscope.report.diff_side import Side, is_report, read_side, side_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WORSE = 1
+_SHARE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(\s*%)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line of `hloscope diff`."""
+
+    before: str
+    after: str
+    topology: str | None = None
+    module: str | None = None
+    json: str | None = None
+    fail_on: str | None = None
+    tolerance: str = "1%"
+    everything: bool = False
+    fresh: bool = False
+    timeout: float | None = None
+    quiet: bool = False
+
+
+def run(request: Request) -> int:
+    """Compare, write, and return the exit code. What can be refused is refused before a compile."""
+    if request.fail_on not in (None, "regression"):
+        raise UserError(f"--fail-on takes regression, not {request.fail_on!r}")
+    tolerance = parse_share(request.tolerance)
+    with no_collector(), JsonOutput(request.json) as output:
+        diff = compare(_side(request, request.before), _side(request, request.after))
+        worse = diff.regressions(tolerance)
+        if output.wanted:
+            output.write_json({**diff.to_dict(), "regressions": list(worse)})
+        if not output.is_standard:
+            write_text(lambda width: _page(diff, width, request.everything, worse), sys.stdout)
+    if worse and request.fail_on:
+        print(f"failed: worse in {len(worse)} of what is compared", file=sys.stderr)
+    return _WORSE if worse and request.fail_on else 0
+
+
+def parse_share(text: str) -> float:
+    """`2%` or `0.02` as a share. Raises UserError for what is none."""
+    found = _SHARE.fullmatch(text.strip())
+    value = math.nan if found is None else float(found[1]) / (100 if found[2] else 1)
+    if not 0 <= value <= 1:
+        raise UserError(f"--tolerance takes a share such as 2% or 0.02, not {text!r}")
+    return value
+
+
+def _side(request: Request, target: str) -> Side:
+    """A JSON report is read, anything else analyzed. Raises CompileError for a step that does not compile."""
+    if is_report(target):
+        return read_side(target)
+    from hloscope.report.build import build_report
+
+    opening = Opening(
+        target=target,
+        topology=request.topology,
+        module=request.module,
+        fresh=request.fresh,
+        timeout=request.timeout,
+        quiet=request.quiet,
+    )
+    opened, failure = open_request(opening)
+    if failure is not None:
+        raise failure
+    return side_of(build_report(opened, topology=request.topology).to_dict(), target)
+
+
+def _page(diff: Diff, width: int, everything: bool, worse: tuple[str, ...]) -> RenderableType:
+    from hloscope.report.text_diff import render
+
+    return render(diff, width=width, everything=everything, regressions=worse)

@@ -1,0 +1,199 @@
+"""What `analyze` and `check` share: settings, a target opened or compiled, its report held against limits."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloscope.cli.files import write_whole
+from hloscope.cli.progress import progress
+from hloscope.config import Config, find_config, read_config
+from hloscope.devices import read_figures
+from hloscope.engine import RuleSettings, chosen_rules, load_rules
+from hloscope.errors import CompileError, UserError
+from hloscope.report.baseline import Baseline, read_baseline, renewed, to_toml
+from hloscope.report.budgets import Limit, parse_limit, parse_limits
+from hloscope.report.build import build_report, check_valid_fraction, open_target
+from hloscope.report.target import Opened, is_step, open_hlo
+from hloscope.report.verdict import FailOn, Verdict, judge, parse_codes, parse_fail_on
+
+if TYPE_CHECKING:
+    from hloscope.report.model import Report
+    from hloscope.rule import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line, as it was typed."""
+
+    target: str
+    topology: str | None = None
+    module: str | None = None
+    valid_fraction: float | None = None
+    chip_figures: str | None = None
+    fail_on: Sequence[str] = ()
+    budgets: Sequence[str] = ()
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    baseline: str | None = None
+    write_baseline: str | None = None
+    config: str | None = None
+    fresh: bool = False
+    timeout: float | None = None
+    quiet: bool = False
+    arguments: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What holds for a run: the command line, and what it leaves open from the project's settings."""
+
+    rules: tuple[Rule, ...]
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    rule_settings: Mapping[str, RuleSettings]
+    limits: Mapping[str, Limit]
+    fail_on: FailOn
+    baseline: Baseline | None
+
+    @property
+    def ran(self) -> tuple[str, ...]:
+        """The codes of the rules that run."""
+        return tuple(r.code for r in self.rules)
+
+
+def settle(request: Request, *, gate: bool) -> Settings:
+    """The settings of a run. With `gate`, the project's budgets and `fail-on` count too, and warnings fail.
+
+    Raises UserError for all that can be refused before a compile.
+    """
+    check_valid_fraction(request.valid_fraction)
+    if request.chip_figures is not None:
+        read_figures(request.chip_figures)
+    if request.timeout is not None and not request.timeout > 0:
+        raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
+    config = _config(request)
+    select = parse_codes(request.select or config.select)
+    ignore = parse_codes(request.ignore or config.ignore)
+    limits = parse_limits(request.budgets)
+    if gate:
+        limits = _project_limits(config) | limits
+    return Settings(
+        rules=chosen_rules(select, ignore),
+        select=select,
+        ignore=ignore,
+        rule_settings=config.rules,
+        limits=limits,
+        fail_on=parse_fail_on(_fail_on(request, config, limits, gate), [r.code for r in load_rules()]),
+        baseline=_baseline(request, config),
+    )
+
+
+def _config(request: Request) -> Config:
+    """The file that was named, else the nearest one: to a step file, then to the current folder."""
+    if request.config is not None:
+        return read_config(Path(request.config))
+    here = Path.cwd()
+    if not is_step(request.target):
+        return find_config(here)
+    return find_config(Path(request.target.rpartition(".py")[0]).absolute().parent, here)
+
+
+def _project_limits(config: Config) -> dict[str, Limit]:
+    try:
+        limits = [parse_limit(name, text) for name, text in config.budgets.items()]
+    except UserError as error:
+        raise UserError(f"{config.path}: budgets: {error}") from error
+    return {limit.name: limit for limit in limits}
+
+
+def _fail_on(request: Request, config: Config, limits: Mapping[str, Limit], gate: bool) -> Sequence[str]:
+    """What was asked for; of a gate without a word, warnings, unless a budget counts findings in its place."""
+    if request.fail_on or not gate:
+        return request.fail_on
+    counted = any(limit.counts_findings for limit in limits.values())
+    return config.fail_on or (() if counted else ("warning",))
+
+
+def _baseline(request: Request, config: Config) -> Baseline | None:
+    if request.write_baseline is not None:
+        older = request.baseline or request.write_baseline
+        return read_baseline(older) if request.baseline or Path(older).exists() else None
+    chosen = request.baseline or config.baseline
+    return None if chosen is None else read_baseline(str(chosen))
+
+
+def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError | None]:
+    """The verdict on a target; the failure too, if it is on what a failed compile left."""
+    opened, failure = open_request(request)
+    report = build_report(
+        opened,
+        topology=request.topology,
+        valid_fraction=request.valid_fraction,
+        chip_figures=request.chip_figures,
+        select=settings.select,
+        ignore=settings.ignore,
+        settings=settings.rule_settings,
+    )
+    if failure is None and report.target.status == "failed":
+        failure = CompileError(report.target.error or "the compile failed")
+    if request.write_baseline is not None and failure is None:
+        report = _write_baseline(request.write_baseline, report, settings)
+    elif settings.baseline is not None:
+        report = report.with_baseline(settings.baseline, settings.ran)
+    if failure is None:
+        report = report.with_budgets(settings.limits)
+    return judge(report, settings.rules, settings.fail_on), failure
+
+
+def _write_baseline(place: str, report: Report, settings: Settings) -> Report:
+    """Accept what there is. The report is then held against the new baseline."""
+    entries = renewed(report.findings, settings.baseline, settings.ran)
+    write_whole(place, [to_toml(entries).encode()])
+    return report.with_baseline(Baseline(path=place, entries=entries), settings.ran)
+
+
+def open_request(request: Request) -> tuple[Opened, CompileError | None]:
+    """The target; or what a failed compile left, and the failure. Raises CompileError if it left nothing."""
+    try:
+        with progress(quiet=request.quiet or not is_step(request.target)) as on_event:
+            opened = open_target(
+                request.target,
+                topology=request.topology,
+                module=request.module,
+                timeout=request.timeout,
+                fresh=request.fresh,
+                arguments=request.arguments,
+                on_event=on_event,
+            )
+    except CompileError as error:
+        if error.dump_dir is None:
+            raise
+        return _left_behind(request.target, error), error
+    return opened, None
+
+
+def _left_behind(target: str, error: CompileError) -> Opened:
+    assert error.dump_dir is not None
+    try:
+        opened = open_hlo(error.dump_dir)
+    except UserError:
+        # The dump is of no use: the failure itself is what the user has to see.
+        raise error from None
+    return replace(opened, source=target)
+
+
+@contextmanager
+def no_collector() -> Generator[None, None, None]:
+    """Without Python's cycle collector: it costs time among many objects, and the process ends soon."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,161 @@
+"""What a project has decided: `[tool.hloscope]` of its pyproject.toml, or its hloscope.toml."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from hloscope.engine import RuleSettings, get_rule
+from hloscope.errors import UserError
+from hloscope.rule import OptionValue, Rule, Severity
+
+_OWN, _SHARED = "hloscope.toml", "pyproject.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The settings of a project; empty where it has none. `path` is the file that they were read from.
+
+    `budgets` are by name, as they were written: `92GiB`, `4`; what is nested is joined with a dot.
+    """
+
+    path: Path | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: tuple[str, ...] = ()
+    rules: Mapping[str, RuleSettings] = field(default_factory=dict[str, RuleSettings])
+    budgets: Mapping[str, str] = field(default_factory=dict[str, str])
+    baseline: Path | None = None
+
+
+def find_config(*folders: Path) -> Config:
+    """The settings nearest to the first folder that has any, in it or above it.
+
+    A hloscope.toml goes before a pyproject.toml beside it; one without `[tool.hloscope]` is passed over.
+    Raises UserError for a file that is not TOML or that says what hloscope does not know.
+    """
+    for folder in folders:
+        for place in (folder, *folder.parents):
+            for name in (_OWN, _SHARED):
+                table = _table(place / name)
+                if table is not None:
+                    return _config(place / name, table)
+    return Config()
+
+
+def read_config(path: Path) -> Config:
+    """The settings of a file. Raises UserError if there is none in it, or it is wrong."""
+    table = _table(path)
+    if table is None:
+        what = "has no [tool.hloscope]" if path.is_file() else "is no file"
+        raise UserError(f"{path} {what}")
+    return _config(path, table)
+
+
+def _table(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from error
+    if path.name != _SHARED:
+        return content
+    table = content.get("tool", {}).get("hloscope")
+    if table is not None and not isinstance(table, dict):
+        raise UserError(f"{path}: [tool.hloscope] is no table")
+    return cast("dict[str, Any] | None", table)
+
+
+def _config(path: Path, table: Mapping[str, Any]) -> Config:
+    known = ("select", "ignore", "fail-on", "rules", "budgets", "baseline")
+    _check_names(f"{path}", table, known)
+    baseline = _text(path, "baseline", table["baseline"]) if "baseline" in table else None
+    return Config(
+        path=path,
+        select=_texts(path, "select", table),
+        ignore=_texts(path, "ignore", table),
+        fail_on=_texts(path, "fail-on", table),
+        rules=dict(_rules(path, _subtable(path, "rules", table.get("rules", {})))),
+        budgets=dict(_budgets(path, "", _subtable(path, "budgets", table.get("budgets", {})))),
+        baseline=None if baseline is None else path.parent / baseline,
+    )
+
+
+def _check_names(where: str, table: Iterable[str], known: Iterable[str]) -> None:
+    """Raises UserError for a name that is not known, with the one that may have been meant."""
+    known = tuple(known)
+    for name in table:
+        if name in known:
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
+        raise UserError(f"{where}: there is no {name!r}; {hint}")
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UserError(f"{path}: {name} takes a text, not {value!r}")
+    return value
+
+
+def _texts(path: Path, name: str, table: Mapping[str, Any]) -> tuple[str, ...]:
+    value: object = table.get(name, [])
+    if not isinstance(value, list):
+        raise UserError(f'{path}: {name} takes a list, e.g. {name} = ["HS2"], not {value!r}')
+    return tuple(_text(path, name, v) for v in cast("list[object]", value))
+
+
+def _subtable(path: Path, name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: {name} is a table, not {value!r}")
+    return cast("dict[str, Any]", value)
+
+
+def _rules(path: Path, table: Mapping[str, Any]) -> Iterator[tuple[str, RuleSettings]]:
+    for code, value in table.items():
+        try:
+            rule = get_rule(code)
+        except UserError as error:
+            raise UserError(f"{path}: rules.{code}: {error}") from error
+        yield rule.code, _settings(f"{path}: rules.{code}", rule, _subtable(path, f"rules.{code}", value))
+
+
+def _settings(where: str, rule: Rule, table: Mapping[str, Any]) -> RuleSettings:
+    options = {o.name: o for o in rule.options}
+    # Both spellings of a name of several words are at home in TOML files.
+    given = {name.replace("-", "_"): value for name, value in table.items()}
+    _check_names(where, given, ("severity", *options))
+    severity = _severity(where, given.pop("severity")) if "severity" in given else None
+    values: dict[str, OptionValue] = {}
+    for name, value in given.items():
+        try:
+            values[name] = options[name].parse(value)
+        except UserError as error:
+            raise UserError(f"{where}.{name}: {error}") from error
+    return RuleSettings(severity=severity, options=values)
+
+
+def _severity(where: str, value: object) -> Severity:
+    levels = {s.value: s for s in Severity}
+    if not isinstance(value, str) or value.lower() not in levels:
+        raise UserError(f"{where}.severity takes {', '.join(levels)}, not {value!r}")
+    return levels[value.lower()]
+
+
+def _budgets(path: Path, above: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _budgets(path, f"{above}{name}.", cast("dict[str, Any]", value))
+        elif isinstance(value, str) or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield f"{above}{name}", str(value)
+        else:
+            raise UserError(
+                f'{path}: budgets.{above}{name} takes a limit such as "92GiB" or 4, not {value!r}'
+            )

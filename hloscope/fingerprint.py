@@ -1,0 +1,45 @@
+"""Names for findings that outlive what a compiler gives out anew: numbers, copies, fusions, op name spellings."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hloscope.analysis.memory_names import is_path, split_name
+from hloscope.analysis.place import phase_of, provenance
+from hloscope.rule import Finding
+
+
+def stamp(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The findings with their fingerprints. Those that cannot be told apart are numbered in their order: one of
+    them is known as long as there are no more of them than there were."""
+    seen: Counter[str] = Counter()
+    stamped: list[Finding] = []
+    for finding in findings:
+        identity = identity_of(finding)
+        text = f"{identity}\n{seen[identity]}"
+        seen[identity] += 1
+        stamped.append(replace(finding, fingerprint=hashlib.sha256(text.encode()).hexdigest()[:12]))
+    return tuple(stamped)
+
+
+def identity_of(finding: Finding) -> str:
+    """What stays of a finding from one compiler to the next: the rule, the phase, the scopes of the program, and
+    the element count of its largest array, which no reshape, transpose or fused result changes.
+
+    The first instruction stands for the finding. Its name, the family's name, the operation at the end of the op
+    name (the root of a fusion) and layouts are the compiler's choice; lines move with every edit.
+    """
+    if not finding.instructions:
+        return finding.code
+    first = provenance(finding.instructions[0])
+    leaves = (leaf for i in finding.instructions for _, leaf in i.shape.leaves())
+    elements = max((leaf.elements for leaf in leaves if leaf.is_array), default=0)
+    return "\n".join((finding.code, phase_of(first).value, scopes_of(first.op_name), str(elements)))
+
+
+def scopes_of(op_name: str) -> str:
+    """The program's own scopes in an op name, without the operation at its end; a parameter's path is a scope."""
+    return op_name if is_path(op_name) else "/".join(split_name(op_name)[0])

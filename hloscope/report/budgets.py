@@ -1,0 +1,182 @@
+"""Limits that a step is held against: memory, time, executions of a family, findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hloscope.errors import UserError
+from hloscope.rule import CODE_PREFIX, Severity
+from hloscope.units import count, duration, parse_seconds, parse_size, size
+
+if TYPE_CHECKING:
+    from hloscope.report.model import Report
+
+Unit = Literal["bytes", "seconds", "count"]
+
+# Memory figures, by the name that a user writes.
+MEMORY = ("temp", "arena", "total", "peak", "argument", "output", "alias", "generated_code")
+TIMES = ("time", "exposed")
+_EXECUTIONS = "executions."
+_SEVERITIES = tuple(s.value for s in Severity)
+_ONLY_COMPILED = ("temp", "generated_code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The most that a figure may be. Bytes are of one device, seconds of one step."""
+
+    name: str
+    unit: Unit
+    value: float
+
+    @property
+    def counts_findings(self) -> bool:
+        """Whether it is a limit on findings."""
+        return self.unit == "count" and not self.name.startswith(_EXECUTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A limit, and what the figure is. `note` says what is odd about it."""
+
+    name: str
+    unit: Unit
+    limit: float
+    actual: float
+    note: str = ""
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the figure is above the limit."""
+        return self.actual > self.limit
+
+    @property
+    def held(self) -> str:
+        """The figure and its limit in words: `3.1 GiB of 2.0 GiB`."""
+        return f"{self.spelled(self.actual)} of {self.spelled(self.limit)}"
+
+    def spelled(self, value: float) -> str:
+        """A figure in words."""
+        return spelled(self.unit, value)
+
+
+def spelled(unit: Unit, value: float | None) -> str:
+    """A figure of a unit in words."""
+    if unit == "seconds":
+        return duration(value)
+    return (size if unit == "bytes" else count)(None if value is None else int(value))
+
+
+def parse_limits(words: Iterable[str]) -> dict[str, Limit]:
+    """Limits as they are typed: `temp=92GiB`, `time=2s`, `exposed=5ms`, `executions.activation=180`, `HS101=4`, `warning=0`.
+
+    Raises UserError for an unknown name, for no limit of its kind and for a name given twice.
+    """
+    limits: dict[str, Limit] = {}
+    for word in words:
+        name, equals, text = word.rpartition("=")
+        if not equals:
+            raise _wrong(word)
+        limit = parse_limit(name, text)
+        if limit.name in limits:
+            raise UserError(f"--budget {limit.name} is given twice")
+        limits[limit.name] = limit
+    return limits
+
+
+def parse_limit(name: str, text: str) -> Limit:
+    """One limit. Raises UserError as `parse_limits`."""
+    name = name.strip()
+    if name.startswith(_EXECUTIONS) and len(name) > len(_EXECUTIONS):
+        return Limit(name=name, unit="count", value=_count(name, text))
+    plain = name.lower().replace("-", "_")
+    if plain in MEMORY:
+        return Limit(name=plain, unit="bytes", value=parse_size(text))
+    if plain in TIMES:
+        return Limit(name=plain, unit="seconds", value=parse_seconds(text))
+    if plain == "findings" or plain in _SEVERITIES:
+        return Limit(name=plain, unit="count", value=_count(name, text))
+    if CODE_PREFIX.fullmatch(name.upper()):
+        return Limit(name=name.upper(), unit="count", value=_count(name, text))
+    raise _wrong(f"{name}={text}")
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch(r"\s*\d{1,18}\s*", text, re.ASCII):
+        raise UserError(f"the budget on {name} takes a whole number, not {text!r}")
+    return int(text)
+
+
+def _wrong(word: str) -> UserError:
+    return UserError(
+        f"--budget {word}: write NAME=LIMIT, e.g. temp=92GiB, with one of {', '.join((*MEMORY, *TIMES))}, "
+        f"executions.FAMILY, findings, {', '.join(_SEVERITIES)} or a rule code"
+    )
+
+
+def measure(report: Report, limits: Mapping[str, Limit]) -> tuple[Budget, ...]:
+    """The report held against limits. Raises UserError where a figure is unknown: that is no pass."""
+    return tuple(_measured(report, limit) for limit in limits.values())
+
+
+def _measured(report: Report, limit: Limit) -> Budget:
+    if limit.name.startswith(_EXECUTIONS):
+        return _executions(report, limit)
+    figures: dict[Unit, Callable[[Report, str], float]] = {
+        "bytes": _memory,
+        "seconds": _time,
+        "count": _found,
+    }
+    actual = figures[limit.unit](report, limit.name)
+    least = limit.unit == "seconds" and bool(report.time.unknown)
+    note = "at least: a part of the step has no estimate" if least else ""
+    return Budget(name=limit.name, unit=limit.unit, limit=limit.value, actual=actual, note=note)
+
+
+def _memory(report: Report, name: str) -> int:
+    actual: int | None = getattr(report.memory, f"{name}_bytes")
+    if actual is not None:
+        return actual
+    known = ", ".join(n for n in MEMORY if getattr(report.memory, f"{n}_bytes") is not None)
+    why = " (no dump holds it, only a compile of a step tells it)" if name in _ONLY_COMPILED else ""
+    raise _unknown(name, f"{name} is unknown here{why}; known: {known or 'none'}")
+
+
+def _time(report: Report, name: str) -> float:
+    """The estimated time of a step, or of what nothing hides in it."""
+    time = report.time
+    seconds = time.seconds if name == "time" else time.exposed_seconds
+    if seconds is None:
+        raise _unknown(name, "the time of a step is unknown here; --topology tells the chip")
+    return seconds
+
+
+def _found(report: Report, name: str) -> int:
+    """Findings that are not suppressed: all, of one severity, or of one code."""
+    if name == "findings":
+        return len(report.findings)
+    if name in _SEVERITIES:
+        return sum(f.severity.value == name for f in report.findings)
+    return sum(f.code.startswith(name) for f in report.findings)
+
+
+def _executions(report: Report, limit: Limit) -> Budget:
+    wanted = limit.name.removeprefix(_EXECUTIONS)
+    families = [f for f in report.census.families if wanted in (f.family, f"{f.family} {f.phase}")]
+    runs = [f.executions for f in families]
+    if None in runs:
+        raise _unknown(limit.name, f"a loop around {wanted} has an unknown number of trips")
+    return Budget(
+        name=limit.name,
+        unit="count",
+        limit=limit.value,
+        actual=sum(n for n in runs if n is not None),
+        note="" if families else "the census has no family of this name",
+    )
+
+
+def _unknown(name: str, why: str) -> UserError:
+    return UserError(f"the budget on {name} cannot be checked: {why}")

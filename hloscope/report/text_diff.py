@@ -1,0 +1,162 @@
+"""The diff on the terminal: settings, figures, then each table with its heaviest changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+
+from hloscope.report.budgets import spelled
+from hloscope.report.diff import Diff, Figure
+from hloscope.report.diff_match import Change, Row
+from hloscope.report.tables import Column, table
+from hloscope.report.terminal import cut, indented, words
+from hloscope.units import UNKNOWN, count, plural, size
+
+_SHOWN = 10
+_NONE = "-"
+
+Words = Callable[[Row], str]
+
+
+def render(diff: Diff, *, width: int, everything: bool = False, regressions: Sequence[str] = ()) -> Group:
+    """The diff, to be drawn `width` columns wide; `everything` cuts no table short."""
+    sections = (
+        _head(diff),
+        _settings(diff, width),
+        _figures(diff.figures, width),
+        _table("Buffers at the peak", diff.buffers, _buffer, width, everything),
+        _table("Census", diff.census, _family, width, everything),
+        _table("Collectives", diff.collectives, _collective, width, everything),
+        _findings(diff.findings, everything),
+        _worse(regressions),
+    )
+    blocks = [list(section) for section in sections]
+    parts = [part for block in blocks if block for part in (words(), *block)]
+    return Group(*parts[1:])
+
+
+def _head(diff: Diff) -> Iterator[RenderableType]:
+    yield words(("before  ", "dim"), cut(diff.before.source, 200))
+    yield words(("after   ", "dim"), cut(diff.after.source, 200))
+    if diff.empty:
+        yield words("nothing differs")
+
+
+def _settings(diff: Diff, width: int) -> Iterator[RenderableType]:
+    if not diff.settings:
+        return
+    yield words(("Settings and versions", "bold"))
+    columns = (Column(title=""), Column(title="before", shrinks=True), Column(title="after", shrinks=True))
+    yield table(columns, [[d.name, _value(d.before), _value(d.after)] for d in diff.settings], width)
+
+
+def _value(value: Any) -> str:
+    return _NONE if value is None else str(value)
+
+
+def _figures(figures: Sequence[Figure], width: int) -> Iterator[RenderableType]:
+    if not figures:
+        return
+    yield words(("Figures", "bold"), ("  of one device", "dim"))
+    columns = (
+        Column(title=""),
+        Column(title="before", right=True),
+        Column(title="after", right=True),
+        Column(title="change", right=True, style="bold"),
+    )
+    yield table(columns, [_figure_row(f) for f in figures], width)
+
+
+def _figure_row(figure: Figure) -> list[str]:
+    change = UNKNOWN
+    if figure.delta is not None:
+        percent = 100 * figure.delta / figure.before if figure.before else None
+        share = "" if percent is None else f" ({_signed(percent, lambda v: f'{v:.1f} %')})"
+        change = f"{_signed(figure.delta, lambda v: spelled(figure.unit, v))}{share}"
+    return [figure.name, figure.spelled(figure.before), figure.spelled(figure.after), change]
+
+
+def _signed(value: float | None, spell: Callable[[float], str]) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{'−' if value < 0 else '+'}{spell(abs(value))}"
+
+
+def _table(
+    title: str, found: Sequence[Change], name: Words, width: int, everything: bool
+) -> Iterator[RenderableType]:
+    if not found:
+        return
+    yield words((title, "bold"), (f"  {_counted(found)}", "dim"))
+    columns = (
+        Column(title=""),
+        Column(title="what", shrinks=True, most=110),
+        Column(title="count", right=True),
+        Column(title="runs", right=True, optional=1),
+        Column(title="bytes", right=True),
+        Column(title="change", right=True, style="bold"),
+    )
+    shown = found if everything else found[:_SHOWN]
+    yield table(columns, [_row(change, name) for change in shown], width)
+    if len(shown) < len(found):
+        yield indented(words((f"{plural(len(found) - len(shown), 'more change')} with --all", "dim")))
+
+
+def _row(change: Change, name: Words) -> list[str]:
+    return [
+        change.status,
+        _both(change, name),
+        _both(change, lambda row: count(row["count"])),
+        _both(change, lambda row: count(row["executions"]) if "executions" in row else ""),
+        _both(change, lambda row: size(row["bytes"])),
+        _signed(change.delta("bytes"), lambda v: size(int(v))),
+    ]
+
+
+def _both(change: Change, spell: Words) -> str:
+    """The words for both sides, once if they are the same."""
+    sides = dict.fromkeys(spell(row) for row in (change.before, change.after) if row is not None)
+    return " → ".join(sides)
+
+
+def _counted(found: Sequence[Change]) -> str:
+    numbers = {status: sum(c.status == status for c in found) for status in ("new", "gone", "changed")}
+    return ", ".join(f"{n:,} {status}" for status, n in numbers.items() if n)
+
+
+def _buffer(row: Row) -> str:
+    return f"{row['label']} {row['shape']} {' '.join(row['phases'])}"
+
+
+def _family(row: Row) -> str:
+    return f"{row['family']} {row['phase']} {row['shape']}"
+
+
+def _collective(row: Row) -> str:
+    axes = "" if row["mesh_axes"] is None else f" over {' × '.join(row['mesh_axes'])}"
+    return f"{row['opcode']} {row['phase']} {row['shape']}{axes}"
+
+
+def _findings(found: Sequence[Change], everything: bool) -> Iterator[RenderableType]:
+    if not found:
+        return
+    words_of = {"new": ("new", "red"), "gone": ("fixed", "green"), "changed": ("changed", "yellow")}
+    yield words(("Findings", "bold"), (f"  {_counted(found).replace('gone', 'fixed')}", "dim"))
+    for change in found if everything else found[:_SHOWN]:
+        row = change.after or change.before or {}
+        moved = _both(change, lambda r: size(r["bytes"]))
+        delta = change.delta("bytes") if change.status == "changed" else None
+        more = f" ({_signed(delta, lambda v: size(int(v)))})" if delta else ""
+        text = f"  {row['code']} {cut(row['title'], 300)} · {_both(change, _sites)} · {moved}{more}"
+        yield indented(words(words_of[change.status], text))
+
+
+def _sites(row: Row) -> str:
+    return plural(row["places"], "site")
+
+
+def _worse(regressions: Sequence[str]) -> Iterator[RenderableType]:
+    for regression in regressions:
+        yield words(("worse", "bold red"), f"  {cut(regression, 300)}")

@@ -1,0 +1,97 @@
+"""What a report comes to in CI: which findings and budgets fail it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hloscope.errors import UserError
+from hloscope.report.budgets import Budget
+from hloscope.report.model import Report
+from hloscope.rule import CODE_PREFIX, Finding, Rule, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailOn:
+    """Findings that fail a run: of a severity or above, or with a code that begins with one of `codes`."""
+
+    severity: Severity | None = None
+    codes: tuple[str, ...] = ()
+
+    def fails(self, finding: Finding) -> bool:
+        """Whether the finding fails the run."""
+        severe = self.severity is not None and finding.severity.rank >= self.severity.rank
+        return severe or finding.code.startswith(self.codes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A report, the rules that ran, and what fails it."""
+
+    report: Report
+    rules: tuple[Rule, ...]
+    failing: tuple[Finding, ...]
+    exceeded: tuple[Budget, ...]
+
+    @property
+    def compiled(self) -> bool:
+        """Whether there is a compiled step, and not only what a failed compile left."""
+        return self.report.target.status == "ok"
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing fails it."""
+        return self.compiled and not self.failing and not self.exceeded
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it failed, a line each."""
+        codes = ", ".join(dict.fromkeys(f.code for f in self.failing))
+        names = ", ".join(b.name for b in self.exceeded)
+        return (
+            *(
+                ()
+                if self.compiled
+                else (f"the compile failed: {self.report.target.error or 'nobody said why'}",)
+            ),
+            *((f"{codes} reached --fail-on",) if codes else ()),
+            *((f"over the budget for {names}",) if names else ()),
+        )
+
+
+def judge(report: Report, rules: Sequence[Rule], fail_on: FailOn) -> Verdict:
+    """The verdict on a report."""
+    return Verdict(
+        report=report,
+        rules=tuple(rules),
+        failing=tuple(f for f in report.findings if fail_on.fails(f)),
+        exceeded=tuple(b for b in report.budgets if b.exceeded),
+    )
+
+
+def parse_fail_on(words: Sequence[str], known: Sequence[str]) -> FailOn:
+    """`warning`, `HS101`, `HS2`, `never`, also separated by commas; `known` are the codes that there are.
+
+    Raises UserError for anything else.
+    """
+    levels = {s.value: s for s in Severity}
+    split = [word.strip() for text in words for word in text.split(",") if word.strip()]
+    if words and not split:
+        raise UserError("--fail-on is empty: write info, warning, error, never or a rule code such as HS201")
+    if [w.lower() for w in split] == ["never"]:
+        return FailOn()
+    severities = [levels[w.lower()] for w in split if w.lower() in levels]
+    codes = parse_codes([w for w in split if w.lower() not in levels])
+    for code in codes:
+        if not any(k.startswith(code) for k in known):
+            raise UserError(f"--fail-on {code}: there is no such rule; there are {', '.join(known)}")
+    return FailOn(severity=min(severities, key=lambda s: s.rank, default=None), codes=codes)
+
+
+def parse_codes(words: Sequence[str]) -> tuple[str, ...]:
+    """Rule codes or prefixes of them, upper case. Raises UserError for what is none."""
+    codes = tuple(word.strip().upper() for text in words for word in text.split(",") if word.strip())
+    for code in codes:
+        if not CODE_PREFIX.fullmatch(code):
+            raise UserError(f"{code!r} is no rule code such as HS201; see: hloscope rules")
+    return codes

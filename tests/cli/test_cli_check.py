@@ -1,0 +1,240 @@
+"""`hloscope check`: exit codes, formats, settings, baselines."""
+
+# pyright: basic
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+SARIF = json.loads((Path(__file__).parents[1] / "data" / "sarif_written.schema.json").read_text())
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def settings(text: str) -> None:
+    Path("hloscope.toml").write_text(text)
+
+
+def test_a_clean_step_passes(run: Run, dense: Path) -> None:
+    code, out, err = run("check", dense, "--select", "HS1", "--budget", "arena=1GiB")
+    assert (code, err) == (0, "")
+    assert out.rstrip().endswith("passed")
+    assert "arena  944.7 MiB of 1.0 GiB  kept" in out
+    assert "Fusion census" not in out
+
+
+def test_warnings_fail_and_are_said(run: Run, oom: Path) -> None:
+    code, out, err = run("check", oom, "--select", "HS101")
+    assert code == 1
+    assert err == "failed: HS101 reached --fail-on\n"
+    assert "failed  HS101 reached --fail-on" in out
+    assert run("check", oom, "--select", "HS101", "--fail-on", "error")[0] == 0
+    assert run("check", oom, "--select", "HS101", "--fail-on", "never")[0] == 0
+
+
+def test_a_budget_on_findings_stands_for_the_gate_on_warnings(run: Run, oom: Path) -> None:
+    one = ("check", oom, "--select", "HS101", "--budget")
+    assert run(*one, "HS101=9")[0] == 0
+    code, out, err = run(*one, "HS101=1")
+    assert (code, err) == (1, "failed: over the budget for HS101\n")
+    assert "HS101  5 of 1  exceeded by 4" in out
+    assert run(*one, "warning=9", "--fail-on", "warning")[0] == 1
+
+
+def test_executions_of_a_family(run: Run, dump_file: Callable[[str], Path]) -> None:
+    deepseek = ("check", dump_file("deepseek"), "--fail-on", "never", "--budget")
+    assert run(*deepseek, "executions.activation recompute=58")[0] == 0
+    code, out, _ = run(*deepseek, "executions.activation recompute=57")
+    assert code == 1
+    assert "58 of 57  exceeded by 1" in out
+    code, out, _ = run(*deepseek, "executions.actvation=57")
+    assert code == 0
+    assert "0 of 57  kept  the census has no family of this name" in out
+
+
+def test_settings_of_the_project_and_the_command_line_wins(run: Run, oom: Path) -> None:
+    settings(
+        'select = ["HS101"]\nfail-on = ["error"]\n[budgets]\narena = "1GiB"\n[rules.HS101]\nseverity = "error"'
+    )
+    code, _, err = run("check", oom)
+    assert (code, err) == (1, "failed: HS101 reached --fail-on\nfailed: over the budget for arena\n")
+    code, _, err = run("check", oom, "--fail-on", "never", "--budget", "arena=1TiB")
+    assert (code, err) == (0, "")
+    code, out, _ = run("analyze", oom, "--json", "-")
+    report = json.loads(out)
+    assert code == 0, "budgets and fail-on of the project are for check"
+    assert {(f["code"], f["severity"]) for f in report["findings"]} == {("HS101", "error")}
+    assert report["budgets"] == []
+
+
+def test_settings_that_are_wrong(run: Run, oom: Path) -> None:
+    settings("[budgets]\nheap = 3")
+    code, out, err = run("check", oom)
+    assert (code, out) == (2, "")
+    assert "hloscope.toml: budgets: --budget heap=3: write NAME=LIMIT" in err
+    assert err.count("\n") == 1
+    settings("selct = []")
+    assert "did you mean 'select'" in run("analyze", oom)[2]
+    assert "did you mean 'select'" in run("rules")[2]
+    Path("other.toml").write_text("select = ['HS101']")
+    assert run("check", oom, "--config", "other.toml", "--fail-on", "never")[0] == 0
+
+
+def test_settings_are_looked_for_beside_the_step(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "hloscope.toml").write_text("selct = []")
+    code, _, err = run("check", "model/train.py:step")
+    assert code == 2
+    assert "model/hloscope.toml: there is no 'selct'" in err
+
+
+def test_a_baseline_from_first_to_last(run: Run, oom: Path) -> None:
+    one = ("check", oom, "--select", "HS101")
+    code, out, _ = run(*one, "--write-baseline", "known.toml")
+    assert code == 0
+    assert "5 findings accepted by known.toml" in out
+    text = Path("known.toml").read_text()
+    assert text.count("[[finding]]") == 5
+    assert run(*one)[0] == 1
+    assert run(*one, "--baseline", "known.toml")[0] == 0
+
+    settings("baseline = 'known.toml'")
+    assert run(*one)[0] == 0
+    assert "Baseline  5 findings accepted by" in run("analyze", oom, "--select", "HS101")[1]
+
+    head, *entries = text.split("\n[[finding]]\n")
+    Path("known.toml").write_text("\n[[finding]]\n".join((head, *entries[1:])))
+    code, out, _ = run(*one)
+    assert code == 1
+    assert "1 code, " in out, "the finding without an entry is new"
+
+    Path("known.toml").write_text(text.replace(entries[0][:28], 'fingerprint = "000000000000"'))
+    code, out, _ = run(*one, "--all")
+    assert "1 entry without a finding" in out
+    assert "000000000000" in out
+    assert "known when this baseline was written" in out
+
+
+def test_a_baseline_holds_when_jax_and_libtpu_are_upgraded(
+    run: Run, dump_file: Callable[[str], Path]
+) -> None:
+    older, newer = (("check", dump_file(n), "--select", "HS101,HS102") for n in ("moe_jax010", "moe_jax012"))
+    assert run(*older, "--write-baseline", "known.toml")[0] == 0
+    code, out, _ = run(*newer, "--baseline", "known.toml")
+    assert code == 0
+    assert "1 entry without a finding: mended, or changed" in out, "the newer compiler makes a copy less"
+    assert run(*newer)[0] == 1
+
+
+def test_a_baseline_in_the_json_report(run: Run, oom: Path) -> None:
+    run("analyze", oom, "--select", "HS101", "--write-baseline", "known.toml")
+    report = json.loads(
+        run("check", oom, "--select", "HS101", "--baseline", "known.toml", "--format", "json")[1]
+    )
+    assert report["findings"] == []
+    assert report["baseline"] == {"file": "known.toml", "stale": []}
+    assert {s["finding"]["code"] for s in report["suppressed"]} == {"HS101"}
+    assert all(s["reason"] for s in report["suppressed"])
+
+
+def sarif(run: Run, *arguments: object) -> dict:
+    log = json.loads(run("check", *arguments, "--format", "sarif")[1])
+    jsonschema.Draft202012Validator(SARIF).validate(log)
+    return log["runs"][0]
+
+
+def test_sarif(run: Run, oom: Path, tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "xxxxxxxx").mkdir()
+    (tmp_path / "xxxxxxxx" / "aot.py").touch()
+    (tmp_path / "src").mkdir()
+    found = sarif(run, oom, "--select", "HS101,HS201", "--budget", "arena=1GiB")
+    rules = found["tool"]["driver"]["rules"]
+    assert [r["id"] for r in rules] == ["HS101", "HS201", "budget"]
+    assert rules[0]["name"] == "FullBufferFusion"
+    assert rules[0]["help"]["markdown"].startswith("# HS101 full-buffer-fusion")
+    assert [r["ruleId"] for r in found["results"]] == ["HS101"] * 5 + ["budget"]
+    place = found["results"][0]["locations"][0]["physicalLocation"]
+    assert place == {
+        "artifactLocation": {"uri": "xxxxxxxx/aot.py", "uriBaseId": "REPOSITORY"},
+        "region": {"startLine": 19},
+    }
+    assert found["originalUriBaseIds"]["REPOSITORY"]["uri"] == f"{tmp_path.as_uri()}/"
+    assert "suppressions" not in found["results"][0]
+
+
+def test_sarif_tells_what_a_baseline_accepts(run: Run, oom: Path) -> None:
+    run("check", oom, "--select", "HS101", "--write-baseline", "known.toml")
+    results = sarif(run, oom, "--baseline", "known.toml", "--select", "HS101,HS103")["results"]
+    accepted = [r for r in results if r["suppressions"]]
+    assert {r["ruleId"] for r in accepted} == {"HS101"}
+    assert {r["ruleId"] for r in results} == {"HS101", "HS103"}
+    assert accepted[0]["suppressions"] == [
+        {"kind": "external", "status": "accepted", "justification": "known when this baseline was written"}
+    ]
+
+
+def test_junit(run: Run, oom: Path) -> None:
+    out = run("check", oom, "--select", "HS101,HS201", "--budget", "arena=1GiB", "--format", "junit")[1]
+    suite = ET.fromstring(out).find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "2", "0")
+    cases = {case.get("name"): case for case in suite}
+    assert list(cases) == [
+        "compile",
+        "HS101 full-buffer-fusion",
+        "HS201 transposed-reduce-scatter",
+        "budget arena",
+    ]
+    failure = cases["HS101 full-buffer-fusion"].find("failure")
+    assert failure is not None
+    assert "activation forward bf16[2621440,2048]" in (failure.text or "")
+    assert list(cases["HS201 transposed-reduce-scatter"]) == []
+    assert "GiB of 1.0 GiB" in (cases["budget arena"].find("failure").get("message"))  # pyright: ignore
+
+
+def test_github_annotations(run: Run, oom: Path, tmp_path: Path) -> None:
+    (tmp_path / "xxxxxxxx").mkdir()
+    (tmp_path / "xxxxxxxx" / "aot.py").touch()
+    code, out, _ = run("check", oom, "--select", "HS101", "--format", "github", "--budget", "arena=1GiB")
+    lines = out.splitlines()
+    assert code == 1
+    assert len(lines) == 6
+    assert lines[0].startswith("::error file=xxxxxxxx/aot.py,line=19,title=HS101 warning::full-buffer fusion")
+    assert "%0A" in lines[0]
+    assert "%25" not in lines[0]
+    assert lines[5].startswith("::error title=budget arena::over the budget for arena: ")
+    out = run("check", oom, "--select", "HS101", "--format", "github", "--fail-on", "never")[1]
+    assert all(line.startswith("::warning ") for line in out.splitlines())
+
+
+def test_a_format_in_a_file_leaves_the_text_to_the_terminal(run: Run, dense: Path) -> None:
+    code, out, err = run("check", dense, "--select", "HS1", "--format", "sarif", "--output", "h.sarif")
+    assert (code, err) == (0, "")
+    assert out.rstrip().endswith("passed")
+    assert json.loads(Path("h.sarif").read_text())["version"] == "2.1.0"
+    assert run("check", dense, "--select", "HS1", "--output", "h.txt")[0] == 0
+    assert Path("h.txt").read_text().rstrip().endswith("passed")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_a_compile(run: Run) -> None:
+    code, out, err = run("check", "step.py", "--format", "sarif", "--output", "nowhere/h.sarif")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: cannot write the report to nowhere/h.sarif")
+
+
+def test_a_format_that_there_is_not(run: Run, dense: Path) -> None:
+    code, _, err = run("check", dense, "--format", "yaml")
+    assert code == 2
+    assert "'yaml'" in err
+    assert "sarif" in err
