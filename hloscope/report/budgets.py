@@ -71,7 +71,7 @@ def spelled(unit: Unit, value: float | None) -> str:
 
 
 def parse_limits(words: Iterable[str]) -> dict[str, Limit]:
-    """Limits as they are typed: `temp=92GiB`, `time=2s`, `exposed=5ms`, `executions.activation=180`, `HS101=4`, `warning=0`.
+    """Limits as they are typed: `temp=92GiB`, `time=2s`, `executions.activation=180`, `HS101=4`, `warning=0`.
 
     Raises UserError for an unknown name, for no limit of its kind and for a name given twice.
     """
