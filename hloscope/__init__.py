@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from hloscope.errors import CompileError as CompileError
     from hloscope.errors import HloscopeError as HloscopeError
     from hloscope.errors import UserError as UserError
+    from hloscope.plan import Plan as Plan
     from hloscope.report.build import load as load
     from hloscope.report.model import Report as Report
+    from hloscope.rewrite.apply import apply as apply
     from hloscope.rewrite.marks import register_demand as register_demand
     from hloscope.rewrite.marks import valid_rows as valid_rows
 
@@ -25,10 +27,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "CompileError": "hloscope.errors",
     "HloscopeError": "hloscope.errors",
+    "Plan": "hloscope.plan",
     "Report": "hloscope.report.model",
     "Step": "hloscope.capture.step",
     "Topology": "hloscope.capture.topology",
     "UserError": "hloscope.errors",
+    "apply": "hloscope.rewrite.apply",
     "load": "hloscope.report.build",
     "register_demand": "hloscope.rewrite.marks",
     "step": "hloscope.capture.step",
@@ -38,11 +42,13 @@ _HOMES = {
 __all__ = [
     "CompileError",
     "HloscopeError",
+    "Plan",
     "Report",
     "Step",
     "Topology",
     "UserError",
     "__version__",
+    "apply",
     "load",
     "register_demand",
     "step",

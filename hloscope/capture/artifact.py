@@ -61,7 +61,9 @@ class Artifact:
     program have, to the 0.01 GiB that it prints. `flags` are the compiler's flags that are not at their
     defaults (see `dump.user_flags`). `parameter_names` name the module's entry parameters in order, by
     argument and pytree path, `params['w']`; an argument that the step does not use is no parameter.
-    `compile_seconds` is the compiler's time alone. `status` is `failed` for what a failed compile left, with
+    `plan` holds
+    the fields of the plan that was applied to the step, None without one. `compile_seconds` is the compiler's
+    time alone. `status` is `failed` for what a failed compile left, with
     what went wrong in `error`.
     """
 
@@ -88,6 +90,7 @@ class Artifact:
     valid_fraction: float | None = None
     parameter_names: list[str]
     warnings: list[str]
+    plan: dict[str, Any] | None = None
     compile_seconds: float | None = None
     created: str
     key: str

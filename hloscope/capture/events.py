@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Stage = Literal["start", "import", "build", "trace", "lower", "compile", "store", "done", "failed"]
+Stage = Literal["start", "import", "build", "rewrite", "trace", "lower", "compile", "store", "done", "failed"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 

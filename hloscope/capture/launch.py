@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hloscope
 from hloscope.capture import dump, messages
@@ -24,6 +24,9 @@ from hloscope.capture.artifact import Artifact, read_artifact
 from hloscope.capture.events import STAGES, Event, Stage
 from hloscope.capture.store import Store
 from hloscope.errors import CompileError, UserError
+from hloscope.plan import Plan, to_fields
+
+Answer = TypeVar("Answer")
 
 # How long a worker that said its last word may take to go, in seconds.
 _GRACE_SECONDS = 10.0
@@ -39,37 +42,72 @@ def capture_step(
     timeout: float | None = None,
     fresh: bool = False,
     arguments: Sequence[str] = (),
+    plan: Plan | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Artifact:
     """Compile the step in `path/to/file.py` or `path/to/file.py:name`, or take it from the store.
 
     The file runs in a process of its own; one that marks no step is run as a script, with `arguments`.
     `topology` overrides the step's; `timeout` is in seconds for the whole capture; `fresh` compiles even if the
-    store has the step. `on_event` is called as stages begin.
+    store has the step; `plan` is applied to the step. `on_event` is called as stages begin.
 
-    Raises `UserError` if the file, the step or the topology is wrong, `CompileError` if the compiler fails,
-    dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
+    Raises `UserError` if the file, the step, the plan or the topology is wrong, `CompileError` if the compiler
+    fails, dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
     """
+    request = _request(target, topology, plan) | {"fresh": fresh, "arguments": list(arguments)}
+    return _follow(request, Artifact.load, timeout=timeout, on_event=on_event)
+
+
+def ask_step(
+    target: str,
+    task: str,
+    *,
+    options: Mapping[str, object] | None = None,
+    topology: str | None = None,
+    timeout: float | None = None,
+    plan: Plan | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> dict[str, Any]:
+    """The answer to a task of `hloscope.rewrite.tasks` about a step, from a worker that does not compile.
+
+    Arguments and errors are those of `capture_step`.
+    """
+    request = _request(target, topology, plan) | {
+        "fresh": False,
+        "task": task,
+        "options": dict(options or {}),
+    }
+    return _follow(request, lambda path: json.loads(path.read_text()), timeout=timeout, on_event=on_event)
+
+
+def _request(target: str, topology: str | None, plan: Plan | None) -> dict[str, object]:
     if _IN_WORKER in os.environ:
         raise UserError(
             "a step file cannot be analyzed from within itself: put that under `if __name__ == '__main__'`"
         )
     file, name = split_target(target)
+    planned = None if plan is None or not plan.actions else to_fields(plan)
+    return {"file": str(file), "name": name, "topology": topology, "plan": planned}
+
+
+def _follow(
+    request: Mapping[str, object],
+    read: Callable[[Path], Answer],
+    *,
+    timeout: float | None,
+    on_event: Callable[[Event], None] | None,
+) -> Answer:
+    """Run a worker on the request and read what it leaves. Its folder is gone afterwards."""
     store = Store.default()
     staging = store.staging()
-    request = {
-        "file": str(file),
-        "name": name,
-        "topology": topology,
-        "fresh": fresh,
-        "arguments": list(arguments),
+    places = {
         "staging": str(staging),
         "store_folder": str(store.folder),
         "store_limit": store.limit_bytes,
     }
     try:
         run = _Run(staging=staging, store=store, timeout=timeout, on_event=on_event)
-        return run.follow(request)
+        return read(run.follow({**request, **places}))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -125,8 +163,8 @@ class _Run:
     def log(self) -> str:
         return (self.staging / "log").read_text(errors="replace")
 
-    def follow(self, request: Mapping[str, object]) -> Artifact:
-        """Run the worker to its end and hand out its artifact, or raise what went wrong."""
+    def follow(self, request: Mapping[str, object]) -> Path:
+        """Run the worker to its end and tell where its result lies, or raise what went wrong."""
         reading, writing = os.pipe()
         with open(reading, "rb", buffering=0) as events:
             try:
@@ -208,9 +246,9 @@ class _Run:
             detail = str(event.get("detail") or "")
             self.on_event(Event(stage=stage, seconds=time.monotonic() - self.began, detail=detail))
 
-    def _outcome(self, code: int) -> Artifact:
+    def _outcome(self, code: int) -> Path:
         if self.last is not None and self.last["stage"] == "done":
-            return Artifact.load(Path(self.last["path"]))
+            return Path(self.last["path"])
         if self.last is not None and self.last["kind"] == "user":
             error = UserError(self.last["detail"])
             if self.last["own_code"]:

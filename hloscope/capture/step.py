@@ -13,51 +13,88 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from hloscope.errors import UserError
 
 if TYPE_CHECKING:
-    from hloscope.capture.topology import Topology
+    from hloscope.plan import MeshAxes
 
 _EXAMPLE = "tpu7x:4x4x4"
 _MARK = "__hloscope_step__"
 
 OptionValue = bool | int | float | str
-Builder = TypeVar("Builder", bound="Callable[[Topology], Step]")
+Builder = TypeVar("Builder", bound="Callable[..., Step]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpec:
-    """What `@step` leaves on a builder: the name to ask for it by, and the topology to compile for."""
+    """What `@step` leaves on a builder: the name to ask for it by, and the topology to compile for.
+
+    `rules`, where given, are the logical axis rules that the builder is called with, after the topology, and
+    `rule_sets` changes to them that are worth a try, by name.
+    """
 
     name: str
     topology: str | None
+    rules: Mapping[str, MeshAxes] | None = None
+    rule_sets: Mapping[str, Mapping[str, MeshAxes]] = field(
+        default_factory=dict[str, "Mapping[str, MeshAxes]"]
+    )
 
 
 @overload
 def step(topology: Builder, /) -> Builder: ...
 @overload
-def step(topology: str | None = ..., *, name: str | None = None) -> Callable[[Builder], Builder]: ...
 def step(
-    topology: Callable[[Topology], Step] | str | None = None, *, name: str | None = None
+    topology: str | None = ...,
+    *,
+    name: str | None = None,
+    rules: Mapping[str, MeshAxes] | None = None,
+    rule_sets: Mapping[str, Mapping[str, MeshAxes]] | None = None,
+) -> Callable[[Builder], Builder]: ...
+def step(
+    topology: Callable[..., Step] | str | None = None,
+    *,
+    name: str | None = None,
+    rules: Mapping[str, MeshAxes] | None = None,
+    rule_sets: Mapping[str, Mapping[str, MeshAxes]] | None = None,
 ) -> Callable[..., Any]:
-    """Mark a function that takes a `Topology` and returns a `Step`; it stays callable as it was.
+    """Mark a function that takes an `hs.Topology` and returns a `Step`; it stays callable as it was.
 
     `topology` is the one to compile for unless another is asked for when capturing, as one must be where it
-    is None; `name` is what follows
-    the colon in `file.py:name`, the function's own name by default.
+    is None; `name` is what follows the colon in `file.py:name`, the function's own name by default.
+
+    `rules` map logical axis names to mesh axes (a name, several, or None). A builder that has them is called
+    with them as its second argument and makes its shardings from them, so that `hloscope apply-rules` can
+    try others; `rule_sets` offers changes to them, by name.
     """
     if callable(topology):
-        return _mark(topology, None, None)
+        return _mark(topology, None, None, None, None)
     if not isinstance(topology, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UserError(f"@step takes a topology name such as {_EXAMPLE!r}, got {topology!r}")
+    _check_rule_sets(rules, rule_sets)
 
     def mark(builder: Builder) -> Builder:
-        return _mark(builder, topology, name)
+        return _mark(builder, topology, name, rules, rule_sets)
 
     return mark
 
 
-def _mark(builder: Builder, topology: str | None, name: str | None) -> Builder:
+def _mark(
+    builder: Builder,
+    topology: str | None,
+    name: str | None,
+    rules: Mapping[str, MeshAxes] | None,
+    rule_sets: Mapping[str, Mapping[str, MeshAxes]] | None,
+) -> Builder:
     own_name = getattr(builder, "__name__", type(builder).__name__)
-    setattr(builder, _MARK, StepSpec(name=name or own_name, topology=topology))
+    spec = StepSpec(name=name or own_name, topology=topology, rules=rules, rule_sets=rule_sets or {})
+    setattr(builder, _MARK, spec)
     return builder
+
+
+def _check_rule_sets(
+    rules: Mapping[str, MeshAxes] | None, rule_sets: Mapping[str, Mapping[str, MeshAxes]] | None
+) -> None:
+    for name, changes in (rule_sets or {}).items():
+        if unknown := sorted(set(changes) - set(rules or {})):
+            raise UserError(f"@step: the rule set {name!r} changes {unknown[0]!r}, which is not in rules")
 
 
 def step_spec(value: object) -> StepSpec | None:
@@ -78,6 +115,8 @@ class Step:
     `compiler_options` are XLA options by name, as for `jax.stages.Lowered.compile`.
     `valid_fraction` is the share of a ragged buffer's rows, above 0 and at most 1, that the user knows to
     hold tokens; None if unknown.
+    `sample` makes values to run the step with, `sample(seed)` giving what `args` stands for; where it is
+    None, values are drawn from the shapes (see `hloscope.rewrite.inputs`).
 
     Raises `UserError` when a field cannot be right.
     """
@@ -92,6 +131,7 @@ class Step:
     out_shardings: Any = None
     compiler_options: Mapping[str, OptionValue] = field(default_factory=dict[str, OptionValue])
     valid_fraction: float | None = None
+    sample: Callable[[int], Sequence[Any]] | None = None
 
     def __post_init__(self) -> None:
         _check_function(self)

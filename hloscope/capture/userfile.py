@@ -16,6 +16,7 @@ from hloscope.capture.messages import one_line
 from hloscope.capture.step import Step, StepSpec, step_spec
 from hloscope.capture.topology import Topology
 from hloscope.errors import UserError
+from hloscope.plan import Plan
 
 _PACKAGE = str(Path(hloscope.__file__).parent)
 
@@ -67,10 +68,12 @@ def _builders(module: ModuleType) -> list[tuple[StepSpec, Any]]:
     return list(found.values())
 
 
-def build(spec: StepSpec, builder: Any, topology: Topology) -> Step:
-    """Call the builder. `UserError` if what it returns is not a `Step`."""
+def build(spec: StepSpec, builder: Any, topology: Topology, plan: Plan | None = None) -> Step:
+    """Call the builder, its logical rules changed by `plan`. `UserError` if what it returns is not a `Step`."""
+    plan = plan or Plan()
+    rules = plan.rules(spec.rules or {})
     try:
-        built = builder(topology)
+        built = builder(topology) if spec.rules is None else builder(topology, rules)
     except SystemExit as error:
         raise UserError(f"{spec.name} ended itself: SystemExit({error.code})") from error
     if not isinstance(built, Step):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ from hloscope.capture.events import Stage
 from hloscope.capture.step import Step, StepSpec
 from hloscope.capture.topology import Topology
 from hloscope.errors import CompileError, UserError
+from hloscope.plan import Plan, from_fields
 
 # The compiler says nothing when it cannot write a dump; with less than this left, that is why there is none.
 _LEAST_ROOM = 1 << 20
@@ -40,7 +42,11 @@ _LEAST_ROOM = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the parent asks for. `staging` is a folder for this capture alone; it holds the log already."""
+    """What the parent asks for. `staging` is a folder for this capture alone; it holds the log already.
+
+    `plan` holds a plan's fields, to be applied to the step. `task` is "compile", or what `rewrite.tasks` calls
+    so, which is given `options` and whose answer is written to `answer.json`.
+    """
 
     file: str
     name: str | None
@@ -50,6 +56,9 @@ class Request:
     store_folder: str
     store_limit: int
     arguments: list[str] = field(default_factory=list[str])  # of a file that is run as a script
+    plan: dict[str, Any] | None = None
+    task: str = "compile"
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(slots=True)
@@ -99,8 +108,31 @@ def watch_parent(lifeline: int, staging: Path) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def capture(request: Request, channel: Channel) -> Artifact:
-    """Run the user's file, lower its step, and compile it unless that was done before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The step that was asked for, before and after its plan, and how to build it for another topology."""
+
+    spec: StepSpec
+    builder: Any
+    topology: Topology
+    plan: Plan
+    step: Step
+
+    def step_for(self, topology: Topology, plan: Plan) -> Step:
+        """The step for a topology, with a plan applied."""
+        step = userfile.build(self.spec, self.builder, topology, plan)
+        return with_plan(step, plan)
+
+
+def with_plan(step: Step, plan: Plan) -> Step:
+    """The step with a plan applied, logical rules excepted. Nothing is imported for an empty plan."""
+    if not plan.actions:
+        return step
+    return importlib.import_module("hloscope.rewrite.apply").change(step, plan)
+
+
+def build(request: Request, channel: Channel) -> Built:
+    """Run the user's file and call its builder."""
     path = Path(request.file)
     channel.enter("import")
     module = userfile.load(path)
@@ -111,8 +143,30 @@ def capture(request: Request, channel: Channel) -> Artifact:
         raise UserError(
             f"{spec.name} names no topology to compile for: write @hs.step(topology=...) or give --topology"
         )
-    topology = target_topology(named)
-    step = userfile.build(spec, builder, topology)
+    # Only what runs may lie on the host.
+    topology = Topology(named) if request.task == "verify" else target_topology(named)
+    plan = Plan() if request.plan is None else from_fields(request.plan)
+    step = userfile.build(spec, builder, topology, plan)
+    if plan.actions:
+        channel.enter("rewrite")
+        step = with_plan(step, plan)
+    return Built(spec=spec, builder=builder, topology=topology, plan=plan, step=step)
+
+
+def answer(request: Request, channel: Channel) -> None:
+    """Do another task than compiling, and leave its answer, JSON, beside the log."""
+    built = build(request, channel)
+    channel.enter("rewrite")
+    result = importlib.import_module("hloscope.rewrite.tasks").TASKS[request.task](built, request.options)
+    path = Path(request.staging) / "answer.json"
+    path.write_text(json.dumps(result))
+    channel.enter("done", detail=request.task, path=str(path))
+
+
+def capture(request: Request, channel: Channel) -> Artifact:
+    """Lower the user's step, and compile it unless that was done before."""
+    built = build(request, channel)
+    step, topology = built.step, built.topology
     shardings = lowering.given_shardings(step)
     if not step.is_jitted:
         lowering.check_devices(shardings, topology)
@@ -127,7 +181,7 @@ def capture(request: Request, channel: Channel) -> Artifact:
     lowered = lowering.within(mesh, traced.lower)
     shardings += lowering.lowered_shardings(lowered)
     lowering.check_devices(shardings, topology)
-    job = Job(request=request, channel=channel, spec=spec, step=step, topology=topology)
+    job = Job(request=request, channel=channel, spec=built.spec, step=step, topology=topology)
     return job.finish(lowered, shardings)
 
 
@@ -204,6 +258,7 @@ class Job:
             valid_fraction=self.step.valid_fraction,
             parameter_names=self.names(lowering.parameter_names(lowered)),
             warnings=[],
+            plan=self.request.plan,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             key=self.key(lowered, shardings, options),
         )
@@ -219,6 +274,7 @@ class Job:
                 "environment": list(environment_flags()),
                 "versions": versions(),
                 "step": [self.spec.name, self.request.file, self.step.valid_fraction],
+                "plan": self.request.plan and self.request.plan["action"],
             }
         )
 
@@ -265,6 +321,16 @@ def versions() -> dict[str, str | None]:
     return found
 
 
+def do(request: Request, channel: Channel) -> None:
+    """The task that was asked for. A script has no builder, so that it can only be compiled as it is."""
+    if script.is_step_file(Path(request.file)):
+        capture(request, channel) if request.task == "compile" else answer(request, channel)
+        return
+    if request.plan is not None or request.task != "compile":
+        raise UserError(f"{request.file} marks no step: a plan needs a function marked with @hs.step")
+    scripted.capture_script(request, channel, Job)
+
+
 def main() -> None:
     """Answer the one request on standard input."""
     channel = Channel(fd=int(sys.argv[1]))
@@ -279,10 +345,7 @@ def main() -> None:
     threading.Thread(target=watch_parent, args=(lifeline, Path(request.staging)), daemon=True).start()
     try:
         with compiling.collected_warnings(channel.warnings):
-            if script.is_step_file(Path(request.file)):
-                capture(request, channel)
-            else:
-                scripted.capture_script(request, channel, Job)
+            do(request, channel)
     except BaseException as error:
         # Not left to sys.excepthook, which the user's file may replace, nor SystemExit to Python, which would
         # wait for the threads of that file.

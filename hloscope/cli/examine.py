@@ -15,6 +15,7 @@ from hloscope.config import Config, find_config, read_config
 from hloscope.devices import read_figures
 from hloscope.engine import RuleSettings, chosen_rules, load_rules
 from hloscope.errors import CompileError, UserError
+from hloscope.plan import Plan
 from hloscope.report.baseline import Baseline, read_baseline, renewed, to_toml
 from hloscope.report.budgets import Limit, parse_limit, parse_limits
 from hloscope.report.build import build_report, check_valid_fraction, open_target
@@ -43,6 +44,7 @@ class Request:
     write_baseline: str | None = None
     config: str | None = None
     fresh: bool = False
+    plan: str | None = None
     timeout: float | None = None
     quiet: bool = False
     arguments: Sequence[str] = ()
@@ -168,6 +170,7 @@ def open_request(request: Request) -> tuple[Opened, CompileError | None]:
                 timeout=request.timeout,
                 fresh=request.fresh,
                 arguments=request.arguments,
+                plan=None if request.plan is None else Plan.load(request.plan),
                 on_event=on_event,
             )
     except CompileError as error:

@@ -32,7 +32,9 @@ from hloscope.cli.options import (
     Code,
     Command,
     ConfigFile,
+    DryRun,
     DumpFolder,
+    Explain,
     FailOn,
     FailOnRegression,
     Fresh,
@@ -48,15 +50,22 @@ from hloscope.cli.options import (
     Modules,
     NewBaseline,
     NewCode,
+    ObjectiveName,
+    PlanFile,
     ProtoOut,
     Quiet,
     RuleName,
+    Save,
     Select,
+    StepFile,
     Target,
     Timeout,
     Tolerance,
     TopologyName,
+    UnsafeFixes,
     ValidFraction,
+    Verify,
+    VerifyOn,
     XprofFolder,
 )
 from hloscope.errors import CompileError, HloscopeError, UserError
@@ -197,6 +206,7 @@ def analyze(
     everything: All = False,
     fresh: Fresh = False,
     timeout: Timeout = None,
+    plan: PlanFile = None,
     quiet: Quiet = False,
 ) -> Callable[[], int]:
     """Tell what a compiled step needs, what fills its memory, and what is wasted.
@@ -222,10 +232,60 @@ def analyze(
         config=config,
         fresh=fresh,
         timeout=timeout,
+        plan=plan,
         quiet=quiet,
         arguments=tuple(arguments or ()),
     )
     return partial(command.run, request, command.Form(json=json, html=html, everything=everything))
+
+
+@app.command()
+def apply_rules(
+    target: StepFile,
+    topology: TopologyName = None,
+    dry_run: DryRun = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    objective: ObjectiveName = "temp",
+    unsafe_fixes: UnsafeFixes = False,
+    save: Save = None,
+    explain: Explain = False,
+    verify: Verify = False,
+    verify_on: VerifyOn = "cpu:8",
+    json: Json = None,
+    valid_fraction: ValidFraction = None,
+    fresh: Fresh = False,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+) -> Callable[[], int]:
+    """Change a step where a finding asks for it, compile it again, and keep what helped.
+
+    Each change is compiled alone and measured, then those that helped together. The step's file stays as it is:
+    what was kept is a plan, for analyze --plan and for hloscope.apply in a trainer.
+    """
+    from hloscope.cli import apply_rules as command
+
+    return partial(
+        command.run,
+        command.Request(
+            target=target,
+            topology=topology,
+            dry_run=dry_run,
+            select=tuple(select or ()),
+            ignore=tuple(ignore or ()),
+            objective=objective,
+            unsafe_fixes=unsafe_fixes,
+            save=save,
+            explain=explain,
+            verify=verify,
+            verify_on=verify_on,
+            json=json,
+            valid_fraction=valid_fraction,
+            fresh=fresh,
+            timeout=timeout,
+            quiet=quiet,
+        ),
+    )
 
 
 @app.command()

@@ -110,6 +110,38 @@ Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="SECONDS", help="Give up a compile after this long.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not tell the stages of a compile.")]
+PlanFile = Annotated[
+    str | None, typer.Option("--plan", metavar="FILE", help="Compile with this plan of apply-rules applied.")
+]
+StepFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="STEP", help="Step file: train_step.py or train_step.py:name.", show_default=False
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Compile the step as it is, and tell what would be tried.")
+]
+ObjectiveName = Annotated[
+    str,
+    typer.Option(
+        "--objective", metavar="temp|time", help="What decides between alternatives: temp memory, or time."
+    ),
+]
+UnsafeFixes = Annotated[
+    bool, typer.Option("--unsafe-fixes", help="Try also what may change the result: other rule sets.")
+]
+Save = Annotated[str | None, typer.Option("--save", metavar="FILE", help="Write what was kept as a plan.")]
+Explain = Annotated[bool, typer.Option("--explain", help="Tell the proofs, and where one broke.")]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify", help="Run the step and its changed form on the host, small, and compare every result."
+    ),
+]
+VerifyOn = Annotated[
+    str, typer.Option("--verify-on", metavar="NAME", help="Host devices to build the small step for.")
+]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="The page as it stands in the docs.")]
 Code = Annotated[str, typer.Argument(metavar="CODE", help="A rule's code, e.g. HS201.", show_default=False)]
 XprofFolder = Annotated[

@@ -14,6 +14,7 @@ _WORDS = {
     "start": "starting a worker",
     "import": "reading the step file",
     "build": "building the step",
+    "rewrite": "applying the plan",
     "trace": "tracing",
     "lower": "lowering",
     "compile": "compiling",

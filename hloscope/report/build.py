@@ -13,6 +13,7 @@ from hloscope.capture import capture_step
 from hloscope.devices import chips, with_figures
 from hloscope.engine import RuleSettings, run_rules
 from hloscope.errors import UserError
+from hloscope.plan import Plan
 from hloscope.report.identity import chip_of, identify
 from hloscope.report.model import Ragged, Report
 from hloscope.report.overrun import overrun
@@ -58,17 +59,26 @@ def open_target(
     timeout: float | None = None,
     fresh: bool = False,
     arguments: Sequence[str] = (),
+    plan: Plan | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Opened:
-    """Compile a step, or read what holds HLO. Raises UserError and CompileError."""
+    """Compile a step, `plan` applied to it, or read what holds HLO. Raises UserError and CompileError."""
     if not is_step(target):
         if arguments:
             raise UserError(f"{target} is no script: it takes no arguments ({' '.join(arguments)})")
+        if plan is not None:
+            raise UserError(f"--plan is for steps: {target} is compiled already")
         return open_hlo(target, module=module)
     if module is not None:
         raise UserError(f"--module is for dumps; choose a step with {target.split(':')[0]}:NAME")
     artifact = capture_step(
-        target, topology=topology, timeout=timeout, fresh=fresh, arguments=arguments, on_event=on_event
+        target,
+        topology=topology,
+        timeout=timeout,
+        fresh=fresh,
+        arguments=arguments,
+        plan=plan,
+        on_event=on_event,
     )
     return open_artifact(artifact, target)
 

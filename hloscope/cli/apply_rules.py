@@ -1,0 +1,148 @@
+"""`hloscope apply-rules`: findings into actions, each compiled and measured, and the plan of what helped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloscope.cli.output import JsonOutput, write_text
+from hloscope.cli.progress import progress
+from hloscope.errors import UserError
+from hloscope.report.verdict import parse_codes
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hloscope.planner.run import Planner, Proposal
+    from hloscope.report.planned import Planned
+
+OBJECTIVES = ("temp", "time")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The command line of `hloscope apply-rules`, as it was typed."""
+
+    target: str
+    topology: str | None = None
+    dry_run: bool = False
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    objective: str = "temp"
+    unsafe_fixes: bool = False
+    save: str | None = None
+    explain: bool = False
+    verify: bool = False
+    verify_on: str = "cpu:8"
+    json: str | None = None
+    valid_fraction: float | None = None
+    fresh: bool = False
+    timeout: float | None = None
+    quiet: bool = False
+
+
+def run(request: Request) -> int:
+    """Plan, write, and return the exit code. What can be refused is refused before a compile."""
+    from hloscope.planner.run import Options, Planner
+    from hloscope.report.build import check_valid_fraction
+    from hloscope.report.target import is_step
+
+    if not is_step(request.target):
+        raise UserError(f"{request.target} is no step file: only a step can be changed and compiled again")
+    if request.objective not in OBJECTIVES:
+        raise UserError(f"--objective {request.objective}: write {' or '.join(OBJECTIVES)}")
+    check_valid_fraction(request.valid_fraction)
+    _check_place(request.save)
+    if not request.verify_on.startswith("cpu:"):
+        raise UserError(
+            f"--verify-on {request.verify_on}: only the host can run a step: write cpu:8 or the like"
+        )
+    options = Options(
+        topology=request.topology,
+        select=parse_codes(request.select),
+        ignore=parse_codes(request.ignore),
+        objective=request.objective,
+        unsafe=request.unsafe_fixes,
+        valid_fraction=request.valid_fraction,
+        timeout=request.timeout,
+        fresh=request.fresh,
+    )
+    with JsonOutput(request.json) as output, progress(quiet=request.quiet) as on_event:
+        begin = _silent if request.quiet else _tell
+        planner = Planner(target=request.target, options=options, begin=begin, on_event=on_event)
+        planned, proposal = _plan(planner, request)
+        if output.wanted:
+            output.write_json(planned.to_dict())
+    if not output.is_standard:
+        _write(planned, proposal, request)
+    return _verdict(planned)
+
+
+def _verdict(planned: Planned) -> int:
+    """The exit code: 1 where the changed step computes something else."""
+    if planned.verification is None or planned.verification["ok"]:
+        return 0
+    print("failed: the changed step does not compute what the original does", file=sys.stderr)
+    return 1
+
+
+def _plan(planner: Planner, request: Request) -> tuple[Planned, Proposal]:
+    from hloscope.planner.run import carry_out, propose
+    from hloscope.report.planned import Planned
+
+    proposal = propose(planner)
+    outcome = None if request.dry_run else carry_out(planner, proposal)
+    actions = () if outcome is None else outcome.plan.actions
+    verification = None
+    if outcome is not None and actions and request.verify:
+        verification = planner.verify(outcome.plan, request.verify_on)
+    sound = verification is None or verification["ok"]
+    if outcome is not None and actions and sound and request.save is not None:
+        outcome.plan.save(request.save)
+    planned = Planned(
+        report=proposal.report,
+        candidates=proposal.candidates,
+        skipped=proposal.skipped,
+        notes=proposal.notes,
+        outcome=outcome,
+        verification=verification,
+    )
+    return planned, proposal
+
+
+def _check_place(save: str | None) -> None:
+    if save is None:
+        return
+    place = Path(save)
+    if place.is_dir() or not place.absolute().parent.is_dir():
+        raise UserError(f"cannot write the plan to {save}: it is a folder, or its folder is not there")
+
+
+def _tell(number: int, what: str) -> None:
+    print(f"compile {number}: {what}", file=sys.stderr, flush=True)
+
+
+def _silent(number: int, what: str) -> None:
+    del number, what
+
+
+def _write(planned: Planned, proposal: Proposal, request: Request) -> None:
+    from rich.console import Group
+
+    from hloscope.report.terminal import NARROWEST
+    from hloscope.report.text_planned import explain, render
+
+    def make(width: int) -> RenderableType:
+        text = render(planned, width=width)
+        return Group(text, explain(proposal.described.proofs)) if request.explain else text
+
+    write_text(make, sys.stdout, narrowest=NARROWEST)
+    outcome = planned.outcome
+    if request.save is not None and outcome is not None:
+        saved = f"plan: {request.save}" if outcome.plan.actions else "no plan was written: nothing was kept"
+        if planned.verification is not None and not planned.verification["ok"]:
+            saved = "no plan was written: it does not verify"
+        print(saved, file=sys.stderr)

@@ -1,0 +1,129 @@
+"""The figures of a compiled step that a change is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hloscope.analysis.census import Family
+from hloscope.hlo import Instruction, Shape
+from hloscope.report.model import Report
+
+if TYPE_CHECKING:
+    from hloscope.rule import Finding
+
+# A row narrower than one vector register's lanes is a mask or an index, not data of a token.
+_LANES = 128
+# What moves a buffer without computing anything, as the compiler leaves it outside of fusions.
+_COPIES = frozenset({"copy", "copy-start", "concatenate", "pad", "transpose", "slice", "select", "convert"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many instructions, and the HBM bytes that they move in a step; None is unknown."""
+
+    count: int = 0
+    bytes: int | None = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(count=self.count + other.count, bytes=_sum((self.bytes, other.bytes)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One compile. Sizes are bytes of one device, `seconds` the estimated time of a step; None is unknown.
+
+    `fusions`, `copies` and `kernels` count what runs over whole ragged buffers: fusions, copies that the
+    compiler put between them, and custom calls that are no grouped matmuls. `collectives` are all
+    collectives with their payload, `findings` the places and bytes of each rule's findings. `failed` is the
+    compiler's line where the compile failed, and the figures are of what it left.
+    """
+
+    temp_bytes: int | None
+    arena_bytes: int | None
+    peak_bytes: int | None
+    total_bytes: int | None
+    seconds: float | None
+    hbm_bytes: int | None
+    fusions: Tally
+    copies: Tally
+    kernels: Tally
+    collectives: Tally
+    families: Mapping[str, Tally] = field(default_factory=dict[str, Tally])
+    findings: Mapping[str, Tally] = field(default_factory=dict[str, Tally])
+    compile_seconds: float | None = None
+    failed: str | None = None
+
+
+def measure(report: Report, rows: frozenset[int] | None = None) -> Measured:
+    """The figures of a report. `rows` are the row counts of ragged buffers: the report's own if None.
+
+    A rewritten step is measured with the original's, so that both count the same buffers.
+    """
+    rows = ragged_rows(report) if rows is None else rows
+    matmuls = {g.instruction.id for r in report.ragged_buffers for g in r.buffer.matmuls}
+    full = [f for f in report.census.families if _streams_rows(f.instructions[0], rows)]
+    kernels = [f for f in full if f.kind == "custom-call" and f.instructions[0].id not in matmuls]
+    memory = report.memory
+    return Measured(
+        temp_bytes=memory.temp_bytes,
+        arena_bytes=memory.arena_bytes,
+        peak_bytes=memory.peak_bytes,
+        total_bytes=memory.total_bytes,
+        seconds=None,
+        hbm_bytes=_sum(f.bytes for f in report.census.families),
+        fusions=_tally(f for f in full if f.kind.startswith("fusion")),
+        copies=_tally(f for f in full if f.kind in _COPIES),
+        kernels=_tally(kernels),
+        collectives=_payload(report),
+        families=_by_name(f for f in full if f.kind != "custom-call" or f in kernels),
+        findings=_by_code(report.findings),
+        compile_seconds=report.target.compile_seconds,
+        failed=report.target.error if report.target.status == "failed" else None,
+    )
+
+
+def ragged_rows(report: Report) -> frozenset[int]:
+    """The row counts of a report's ragged buffers."""
+    return frozenset(r.buffer.rows for r in report.ragged_buffers)
+
+
+def _streams_rows(instruction: Instruction, rows: frozenset[int]) -> bool:
+    """Whether it reads or writes a value of whole ragged rows."""
+    shapes = [instruction.shape, *(operand.shape for operand in instruction.operands)]
+    leaves = (leaf for shape in shapes for _, leaf in shape.leaves())
+    return any(_holds_rows(leaf, rows) for leaf in leaves)
+
+
+def _holds_rows(shape: Shape, rows: frozenset[int]) -> bool:
+    sizes = shape.dimensions
+    return len(sizes) >= 2 and sizes[0] in rows and shape.elements >= _LANES * sizes[0]
+
+
+def _tally(families: Iterable[Family]) -> Tally:
+    return sum((Tally(count=f.count, bytes=f.bytes) for f in families), Tally())
+
+
+def _by_name(families: Iterable[Family]) -> dict[str, Tally]:
+    found: dict[str, Tally] = {}
+    for f in families:
+        name = f"{f.family} {f.phase} {f.shape}"
+        found[name] = found.get(name, Tally()) + Tally(count=f.count, bytes=f.bytes)
+    return found
+
+
+def _by_code(findings: tuple[Finding, ...]) -> dict[str, Tally]:
+    found: dict[str, Tally] = {}
+    for f in findings:
+        found[f.code] = found.get(f.code, Tally()) + Tally(count=f.places, bytes=f.bytes)
+    return found
+
+
+def _payload(report: Report) -> Tally:
+    return sum((Tally(count=c.count, bytes=c.bytes) for c in report.collectives.collectives), Tally())
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(v for v in known if v is not None)

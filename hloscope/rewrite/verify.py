@@ -1,0 +1,146 @@
+"""Running a step and its rewritten form on the host and comparing all that they return.
+
+Kernels are interpreted, with NaN in memory that nobody wrote: a row that is taken for dead and is read shows.
+"""
+
+# jax annotates these functions only in part.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from hloscope.capture import lowering
+from hloscope.capture.step import Step
+from hloscope.errors import UserError
+from hloscope.plan import Action, MoveAxis, Plan, ValidRows, from_fields
+from hloscope.rewrite.inputs import placed, sample
+from hloscope.rewrite.leaves import argument_leaves, tree, tree_leaves
+from hloscope.rewrite.rows import find_row_clusters, kernels_as
+
+if TYPE_CHECKING:
+    from hloscope.capture.worker import Built
+
+# How far a leaf may be off, in units of its type's rounding at its largest magnitude: nothing for f32 where
+# only rows that nobody reads were dropped; kernels round to bf16 where the compiler may not; and where
+# shardings were moved, devices add up in another order.
+EXACT, ROUNDED, REORDERED = 0.0, 2.0, 64.0
+
+
+def verify(built: Built, options: dict[str, Any]) -> dict[str, Any]:
+    """Compare the step with its rewritten form: `options` has the fields of the `plan` and the `seed`."""
+    plan = at_this_size(built.step, from_fields(options["plan"]))
+    with kernels_as("interpret"):
+        changed = built.step_for(built.topology, plan)
+    told = compare(built.step, changed, seed=options["seed"], reordered=_moves_data(plan))
+    return {"topology": built.topology.name, "seed": options["seed"]} | told
+
+
+def _moves_data(plan: Plan) -> bool:
+    return any(not isinstance(action, ValidRows) for action in plan.actions)
+
+
+def at_this_size(step: Step, plan: Plan) -> Plan:
+    """The plan for the same step at another size.
+
+    The same parameters have other shapes there, and the keys of clusters, which hold shapes, are those of the
+    clusters that the same line of code makes in the same phase.
+    """
+    shapes = {leaf.name: leaf.shape for leaf in argument_leaves(step)}
+
+    def fit(action: Action) -> Action:
+        if isinstance(action, MoveAxis) and action.parameter in shapes:
+            return replace(action, shape=shapes[action.parameter])
+        if isinstance(action, ValidRows):
+            return replace(action, clusters=_same_clusters(step, action))
+        return action
+
+    return replace(plan, actions=tuple(fit(action) for action in plan.actions))
+
+
+def _same_clusters(step: Step, action: ValidRows) -> tuple[str, ...]:
+    here: dict[tuple[str, ...], list[str]] = {}
+    for cluster in find_row_clusters(step).replaceable:
+        here.setdefault(_place(cluster.key), []).append(cluster.key)
+    for key in action.clusters:
+        if _place(key) not in here:
+            raise UserError(f"{key} cannot be verified: the small step has no such cluster")
+    return tuple(dict.fromkeys(k for key in action.clusters for k in here[_place(key)]))
+
+
+def _place(key: str) -> tuple[str, ...]:
+    """Phase, kernel and source line: a cluster's key without its shapes."""
+    phase, kernel, *_, source = key.split("/")
+    return phase, kernel, source
+
+
+def compare(original: Step, changed: Step, *, seed: int, reordered: bool) -> dict[str, Any]:
+    """Run both on the same values and compare every leaf of what they return; `ok` if all are close enough.
+
+    Raises UserError where they return different trees, or where the original's own results are not finite.
+    """
+    args, kwargs = sample(original, seed)
+    expected, found = (_run(step, args, kwargs) for step in (original, changed))
+    if tree.structure(expected) != tree.structure(found):
+        raise UserError("the rewritten step returns another tree than the original")
+    names = [leaf.name or "result" for leaf in tree_leaves(expected, "")]
+    pairs = zip(names, tree.leaves(expected), tree.leaves(found), strict=True)
+    leaves = [compare_leaf(name, old, new, reordered=reordered) for name, old, new in pairs]
+    if any(leaf["not_finite"] for leaf in leaves):
+        raise UserError(
+            "results of the step itself are NaN or infinite on these values: give hs.Step(..., sample=...)"
+        )
+    return {"ok": all(leaf["ok"] for leaf in leaves), "leaves": leaves}
+
+
+def _run(step: Step, args: Any, kwargs: Any) -> Any:
+    values = placed(args, tuple(step.args)), placed(kwargs, dict(step.kwargs))
+    mesh = lowering.find_mesh(lowering.given_shardings(step), "cpu")
+    result = lowering.within(mesh, lambda: lowering.jitted(step)(*values[0], **values[1]))
+    return tree.map(np.asarray, result)
+
+
+def compare_leaf(name: str, old: Any, new: Any, *, reordered: bool) -> dict[str, Any]:
+    """How far two arrays are apart: whether in any bit, the largest difference, and that in roundings.
+
+    A rounding is the type's epsilon times the largest finite magnitude of the original. Values that are not
+    finite must be the same; so must every bit where no rounding is allowed.
+    """
+    alike = (old.dtype, old.shape) == (new.dtype, new.shape)
+    same = alike and old.tobytes() == new.tobytes()
+    floating = jnp.issubdtype(old.dtype, jnp.floating)
+    allowed = (
+        EXACT if not floating else REORDERED if reordered else EXACT if old.dtype.itemsize > 2 else ROUNDED
+    )
+    apart, roundings = (0.0, 0.0) if same else _distance(old, new) if alike and floating else (np.inf, np.inf)
+    return {
+        "name": name,
+        "dtype": str(old.dtype),
+        "shape": list(old.shape),
+        "ok": same or bool(0 < allowed >= roundings),
+        "bitwise": same,
+        # JSON has no infinity: what cannot be measured is null.
+        "difference": apart if np.isfinite(apart) else None,
+        "roundings": roundings if np.isfinite(roundings) else None,
+        "allowed_roundings": allowed,
+        "not_finite": int(np.count_nonzero(~np.isfinite(np.asarray(old, np.float64)))) if floating else 0,
+    }
+
+
+def _distance(old: Any, new: Any) -> tuple[float, float]:
+    """The largest difference, and that in roundings; infinite where values that are not finite differ."""
+    wide, other = np.asarray(old, np.float64), np.asarray(new, np.float64)
+    finite = np.isfinite(wide)
+    if (
+        not np.array_equal(wide[~finite], other[~finite], equal_nan=True)
+        or not np.isfinite(other[finite]).all()
+    ):
+        return np.inf, np.inf
+    apart = float(np.abs(wide - other)[finite].max(initial=0.0))
+    kind: Any = jnp.finfo(old.dtype)
+    rounding = float(kind.eps) * float(np.abs(wide[finite]).max(initial=0.0))
+    return apart, apart / rounding if rounding else np.inf if apart else 0.0

@@ -1,0 +1,131 @@
+# pyright: basic
+"""`hloscope apply-rules` and `analyze --plan`, on a step that compiles in seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import hloscope
+from hloscope.cli.main import main
+from hloscope.plan import Plan
+
+STEPS = Path(__file__).parents[1] / "steps"
+STEP = f"{STEPS / 'sharded_gradient.py'}:embed_sharded"
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["dump.hlo.pb"], "is no step file: only a step can be changed"),
+        ([STEP, "--objective", "beauty"], "--objective beauty: write temp or time"),
+        ([STEP, "--select", "X1"], "'X1' is no rule code"),
+        ([STEP, "--save", "/nowhere/plan.toml"], "its folder is not there"),
+        ([STEP, "--valid-fraction", "2"], "the valid fraction is a share of rows"),
+        (["none.py"], "there is no file none.py"),
+    ],
+)
+def test_what_is_wrong_is_told_before_any_compile(arguments: list[str], why: str, run: Run) -> None:
+    code, out, err = run("apply-rules", *arguments, "--quiet")
+    assert (code, out) == (2, "")
+    assert why in err
+    assert err.count("\n") == 1
+
+
+def test_a_plan_is_for_steps(run: Run, tmp_path: Path, dump_file: Callable[[str], Path]) -> None:
+    plan = tmp_path / "plan.toml"
+    Plan().save(plan)
+    code, _, err = run("analyze", dump_file("dense"), "--plan", plan)
+    assert code == 2
+    assert "--plan is for steps" in err
+
+
+@pytest.mark.tpu_compile
+def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> None:
+    plan, report = tmp_path / "plan.toml", tmp_path / "report.json"
+    code, out, err = run("apply-rules", STEP, "--save", plan, "--json", report)
+    assert code == 0
+    assert "compile 2: w: fsdp over dimension 2, not 1, of [64, 1024, 4096]" in err
+    told = json.loads(report.read_text())
+    schema = json.loads((Path(hloscope.__file__).parent / "report" / "schema.json").read_text())
+    jsonschema.validate(told, schema)
+    (action,) = told["actions"]
+    assert (action["kept"], action["predicted"]["sites"]) == (True, 1)
+    assert action["measured"] == told["after"]
+    assert told["after"]["temp_bytes"] < 0.6 * told["before"]["temp_bytes"]
+    assert "HS201" in told["before"]["findings"]
+    assert "HS201" not in told["after"]["findings"]
+    assert told["plan"]["action"] == [action["action"]]
+    golden(out, "apply_rules_sharded_gradient.txt")
+
+    # The plan gives the same step again, from the store.
+    code, out, err = run("analyze", STEP, "--plan", plan, "--json", "-", "--quiet")
+    assert code == 0
+    again = json.loads(out)
+    assert again["memory"]["temp_bytes"] == told["after"]["temp_bytes"]
+    assert again["findings"] == []
+
+
+@pytest.mark.tpu_compile
+def test_a_dry_run_compiles_the_step_as_it_is_and_no_more(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    code, out, err = run("apply-rules", STEP, "--dry-run", "--save", plan, "--json", "-")
+    assert code == 0
+    assert "compile 2" not in err
+    told = json.loads(out)
+    assert [(a["kept"], a["measured"]) for a in told["actions"]] == [(None, None)]
+    assert (told["before"], told["after"], told["plan"]) == (None, None, None)
+    assert not plan.exists()
+
+
+@pytest.mark.tpu_compile
+def test_a_step_without_findings_stays_as_it_is(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    code, out, err = run("apply-rules", STEP, "--ignore", "HS2", "--save", plan, "--quiet")
+    assert code == 0
+    assert "no finding has an action that could be tried" in out
+    assert "no plan was written: nothing was kept" in err
+    assert not plan.exists()
+
+
+@pytest.mark.tpu_compile
+def test_a_plan_that_no_longer_fits(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'format = 1\n[[action]]\nkind = "mesh"\nparameter = "w"\n'
+        'shape = [8, 8]\naxes = ["fsdp"]\nsource = 0\ntarget = 1'
+    )
+    code, out, err = run("analyze", STEP, "--plan", plan, "--quiet")
+    assert (code, out) == (2, "")
+    assert "the plan no longer fits: w: fsdp over dimension 1, not 0, of [8, 8]: its shape is" in err
+
+
+def golden(text: str, name: str) -> None:
+    """Compare with the golden file, seconds aside; UPDATE_GOLDEN=1 writes it anew."""
+    import re
+
+    shown = re.sub(r"compiled in \S+ \S+", "compiled in … s", text)
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(shown)
+    assert shown == path.read_text()
