@@ -25,9 +25,9 @@ from hloscope.rewrite.rows import find_row_clusters, kernels_as
 if TYPE_CHECKING:
     from hloscope.capture.worker import Built
 
-# How far a leaf may be off, in units of its type's rounding at its largest magnitude: nothing for f32 where
-# only rows that nobody reads were dropped; kernels round to bf16 where the compiler may not; and where
-# shardings were moved, devices add up in another order.
+# How far a leaf may be off, in units of its type's rounding at its largest magnitude. Where only rows that
+# nobody reads were dropped, the host's compiler still fuses and contracts another program in another way
+# (measured: 0.84 on an MoE step in f32); where shardings were moved, devices add up in another order.
 EXACT, ROUNDED, REORDERED = 0.0, 2.0, 64.0
 
 
@@ -113,9 +113,7 @@ def compare_leaf(name: str, old: Any, new: Any, *, reordered: bool) -> dict[str,
     alike = (old.dtype, old.shape) == (new.dtype, new.shape)
     same = alike and old.tobytes() == new.tobytes()
     floating = jnp.issubdtype(old.dtype, jnp.floating)
-    allowed = (
-        EXACT if not floating else REORDERED if reordered else EXACT if old.dtype.itemsize > 2 else ROUNDED
-    )
+    allowed = EXACT if not floating else REORDERED if reordered else ROUNDED
     apart, roundings = (0.0, 0.0) if same else _distance(old, new) if alike and floating else (np.inf, np.inf)
     return {
         "name": name,

@@ -20,7 +20,7 @@ import hloscope as hs
 from hloscope.capture.launch import ask_step
 from hloscope.plan import MoveAxis, Plan, to_fields
 from hloscope.rewrite.inputs import sample
-from hloscope.rewrite.verify import EXACT, REORDERED, ROUNDED, compare, compare_leaf
+from hloscope.rewrite.verify import REORDERED, ROUNDED, compare, compare_leaf
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_other_trees_and_steps_without_numbers_are_told(mesh: Mesh) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "reordered", "allowed"),
-    [(np.float32, False, EXACT), (np.float32, True, REORDERED), (ml_dtypes.bfloat16, False, ROUNDED)],
+    [(np.float32, False, ROUNDED), (np.float32, True, REORDERED), (ml_dtypes.bfloat16, False, ROUNDED)],
 )
 def test_what_is_allowed_is_held_to(dtype: Any, reordered: bool, allowed: float) -> None:
     old = np.linspace(-1, 1, 64).astype(dtype)
@@ -121,8 +121,8 @@ def test_what_is_allowed_is_held_to(dtype: Any, reordered: bool, allowed: float)
 
 def test_the_sign_of_zero_is_a_bit() -> None:
     zero, minus = np.zeros(4, np.float32), -np.zeros(4, np.float32)
-    assert not compare_leaf("x", zero, minus, reordered=False)["ok"]
-    assert compare_leaf("x", zero, minus, reordered=True)["ok"]
+    told = compare_leaf("x", zero, minus, reordered=False)
+    assert (told["ok"], told["bitwise"], told["roundings"]) == (True, False, 0.0)
 
 
 def test_integers_and_kinds_must_be_the_same() -> None:
