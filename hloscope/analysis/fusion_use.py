@@ -51,17 +51,20 @@ class BodyUse:
 
 def body_use(fusion: Instruction) -> BodyUse:
     """What a fusion uses of its operands and results, in their order."""
-    if not fusion.called_computations:
-        return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None])
+    if uses_everything(fusion):
+        results = fusion.shape.tuple_shapes or (fusion.shape,)
+        return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None] * len(results))
     body = fusion.called_computations[0]
-    root = body.root
-    outputs = root.operands if root.opcode == "tuple" else (root,)
-    if body_opcodes(fusion).isdisjoint(_PARTIAL):
-        return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None] * len(outputs))
     in_place = _updates(body)
     writes = [sum(sum(touched_by_update(u)) for u in found) if found else None for found in in_place]
     use = _needed(body)
     return BodyUse(reads=[use.get(p.id, 0.0) for p in body.parameters], writes=writes)
+
+
+def uses_everything(fusion: Instruction) -> bool:
+    """Whether nothing in a fusion slices or updates, so that it reads and writes all: told without a look at
+    its body."""
+    return body_opcodes(fusion).isdisjoint(_PARTIAL)
 
 
 def buffers_updated(update: Instruction) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from hloscope.analysis.fusion_use import body_use, buffers_updated, touched_by_update
+from hloscope.analysis.fusion_use import body_use, buffers_updated, touched_by_update, uses_everything
 from hloscope.analysis.work import is_plumbing, started_result
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ def _written(update: Instruction, space: int) -> int:
 
 
 def _fusion_bytes(fusion: Instruction, space: int) -> int:
+    if uses_everything(fusion):
+        return _read(fusion.operands, space) + _in_space(fusion.shape, space)
     use = body_use(fusion)
     reads: dict[int, float] = {}
     for operand, fraction in zip(fusion.operands, use.reads, strict=False):

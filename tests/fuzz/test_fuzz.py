@@ -1,10 +1,15 @@
-"""A short run of the fuzzer, the same inputs every time; and what long runs found."""
+"""A short run of the fuzzer, the same inputs every time, and files that are not what they seem."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.fuzz.fuzz import fuzz
+import pytest
+
+from hloscope.errors import UserError
+from hloscope.report.build import load
+from tests.fuzz.fuzz import consume, fuzz
+from tests.fuzz.seeds import seeds
 
 
 def test_mutated_modules_end_in_a_report_or_a_clear_error(tmp_path: Path) -> None:
@@ -20,3 +25,55 @@ def test_mutated_modules_end_in_a_report_or_a_clear_error(tmp_path: Path) -> Non
         "gzip: refused",
         "text bytes: report",
     }
+
+
+HEAD = "HloModule m, is_scheduled=true\n\nENTRY e {\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "  ROOT p = f32[1000000000000000000]{0:T(1024)} parameter(0)\n}\n",
+        HEAD + "  p = s8[1000000000,1000000000]{1,0} parameter(0)\n  ROOT c = s8[] constant(1)\n}\n",
+        HEAD + "  ROOT p = " + "(" * 20 + "f32[0]{0}" + ")" * 20 + " parameter(0)\n}\n",
+    ],
+)
+def test_sizes_that_no_machine_has_are_only_numbers(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.txt"
+    path.write_text(text)
+    assert consume(path, drawn=True) == "report"
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_another_encoding_is_no_module(tmp_path: Path) -> None:
+    path = tmp_path / "m.txt"
+    path.write_text(HEAD + "  ROOT p = f32[] parameter(0)\n}\n", encoding="utf-16")
+    assert "is no HLO module" in refusal(path)
+
+
+def test_links_that_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "around").symlink_to(tmp_path / "around")
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    assert "around" in refusal(tmp_path / "around")
+    assert "there is no file or folder" in refusal(tmp_path / "gone")
+    folder = tmp_path / "dump"
+    folder.mkdir()
+    (folder / "module_0001.jit_f.after_optimizations.hlo.pb").symlink_to(tmp_path / "nothing")
+    assert "has no optimized module" in refusal(folder)
+
+
+def test_a_file_that_vanishes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.hlo.pb"
+    path.write_bytes(seeds()[0].SerializeToString())
+
+    def vanished(self: Path) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", vanished)
+    assert f"cannot read {path}: No such file or directory" in refusal(path)
