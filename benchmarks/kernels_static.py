@@ -29,7 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from machine_code import DUMP_ARGS, MachineCode, read_machine_code
+from hloscope.analysis.kernel_time import bundles_of
+from hloscope.analysis.machine_code import MachineCode, read_machine_code
+from hloscope.capture.kernels import DUMP_FLAGS
 
 ROWS, VALID = 225_280, 126_156
 EFFICIENCY = 0.75
@@ -113,7 +115,7 @@ def compile_cases(chip: Chip, cases: list[dict[str, Any]], folder: Path) -> list
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "LIBTPU_INIT_ARGS": DUMP_ARGS.format(folder=folder),
+        "LIBTPU_INIT_ARGS": " ".join(DUMP_FLAGS).format(folder=folder),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     run = subprocess.run(
@@ -132,15 +134,28 @@ def compile_cases(chip: Chip, cases: list[dict[str, Any]], folder: Path) -> list
 
 def program_of(answer: dict[str, Any]) -> MachineCode:
     """The largest program of a case: around it there are only scalars."""
-    programs = [read_machine_code(Path(file)) for file in answer["files"]]
-    return max(programs, key=lambda code: code.straight + sum(loop.bundles for loop in code.loops))
+    programs = [code for file in answer["files"] if (code := read_listing(Path(file))) is not None]
+    return max(programs, key=lambda code: bundles_of(code.outside)[0])
+
+
+def read_listing(bundles: Path) -> MachineCode | None:
+    """The machine code in a `*-final_bundles.txt`; the utilization table lies beside it."""
+    stem = bundles.name.split("-02-")[0]
+    (table,) = bundles.parent.glob(f"{stem}-00-final_hlo-static*")
+    return read_machine_code(bundles.read_text(errors="replace"), table.read_text(errors="replace"))
+
+
+def spills(code: MachineCode) -> int:
+    """Instructions that reload or put away vector registers."""
+    return (code.fills or 0) + (code.spills or 0)
 
 
 def xla_cost(answer: dict[str, Any], code: MachineCode, chip: Chip) -> Cost:
-    """A fusion's loop body stands outside its loop in the dump; its trips are in the window config."""
+    """A fusion's trips are in its window config; what its loop's exit test names counts pipeline stages too."""
     bounds = re.findall(r'"iteration_bounds":\[([^\]]*)\]', answer["hlo"])
     trips = max(math.prod(int(trip) for trip in re.findall(r"\d+", bound)) for bound in bounds)
-    bundles = trips * (code.straight + sum(loop.bundles for loop in code.loops))
+    (loop,) = code.loops
+    bundles = trips * bundles_of(loop)[0] + code.outside.bundles
     return Cost(
         transfer=ROWS * ROW_BYTES[answer["operation"]] / chip.bandwidth,
         compute=bundles / chip.clock,
@@ -149,15 +164,13 @@ def xla_cost(answer: dict[str, Any], code: MachineCode, chip: Chip) -> Cost:
 
 
 def kernel_cost(answer: dict[str, Any], code: MachineCode, chip: Chip, valid: int) -> Cost:
-    """Per grid step its own bundles and the tiles; per block of rows what happens once for it."""
+    """Per grid step its own bundles and the tiles'; loops that zero the tail of limit's block run once in a call."""
     blocks, operation = answer["used"], answer["operation"]
     row_blocks = math.ceil(valid / blocks["rows"])
     column_blocks = math.ceil(COLUMNS.get(operation, 1) / blocks.get("columns", COLUMNS.get(operation, 1)))
     steps = row_blocks * column_blocks
-    (grid_loop,) = code.at_depth(1)
-    tiles = code.at_depth(2)[0]  # The later loops zero the tail of limit's block, once in a call.
-    per_step = grid_loop.bundles + tiles.bundles * (blocks["rows"] // blocks["tile_rows"])
-    bundles = steps * per_step + row_blocks * code.straight
+    (grid_loop,) = code.loops
+    bundles = steps * bundles_of(grid_loop)[0] + code.outside.bundles
     step_bytes = blocks["rows"] * ROW_BYTES[operation] / column_blocks
     return Cost(
         transfer=steps * step_bytes / chip.bandwidth,
@@ -186,12 +199,13 @@ def print_table(name: str, chip: Chip) -> None:
         else:
             cost = kernel_cost(answer, code, chip, VALID)
             full = kernel_cost(answer, code, chip, ROWS)
+        used: dict[str, int] = answer["used"] or {}
         print(
-            f"{answer['operation']:17}{answer['by']:11}{code.spills:7}"
+            f"{answer['operation']:17}{answer['by']:11}{spills(code):7}"
             f"{cost.transfer / EFFICIENCY * 1e3:8.3f}{cost.compute * 1e3:9.3f}{cost.bound:>9}"
             f"{cost.overlap * 1e3:9.3f}{plain.overlap / cost.overlap:7.2f}"
             f"{cost.serial * 1e3:8.3f}{plain.serial / cost.serial:7.2f}"
-            f"{full.overlap / plain.overlap:7.3f}  {list((answer['used'] or {}).values()) or ''}"
+            f"{full.overlap / plain.overlap:7.3f}  {list(used.values()) or ''}"
         )
         if name == "v6e" and answer["by"] == "kernel":
             xla, kernel = PUBLISHED[answer["operation"]]
@@ -208,10 +222,10 @@ def print_search(operation: str, name: str, chip: Chip) -> None:
     with tempfile.TemporaryDirectory() as folder:
         answers = compile_cases(chip, cases, Path(folder))
         found = [(answer, program_of(answer)) for answer in answers if answer["error"] is None]
-    costs = [(code.spills, kernel_cost(answer, code, chip, VALID), answer["used"]) for answer, code in found]
+    costs = [(spills(code), kernel_cost(answer, code, chip, VALID), answer["used"]) for answer, code in found]
     print(f"\n{name} {operation}: overlap and serial in ms")
-    for spills, cost, blocks in sorted(costs, key=lambda row: (row[0] > 0, row[1].overlap, row[1].serial)):
-        print(f"  {cost.overlap * 1e3:7.3f} {cost.serial * 1e3:7.3f}  spills {spills:4}  {blocks}")
+    for spilt, cost, blocks in sorted(costs, key=lambda row: (row[0] > 0, row[1].overlap, row[1].serial)):
+        print(f"  {cost.overlap * 1e3:7.3f} {cost.serial * 1e3:7.3f}  spills {spilt:4}  {blocks}")
 
 
 def main() -> None:

@@ -81,9 +81,11 @@ class Chip:
 # What a file may set: the rates and shares, not what the compiler knows about memory.
 _SETTABLE = {
     "clock_hz", "hbm_bytes_per_second", "bf16_per_second", "int8_per_second", "fp8_per_second",
-    "hbm_efficiency", "matrix_efficiency",
+    "hbm_efficiency", "matrix_efficiency", "ici_efficiency", "dcn_bytes_per_second",
 }  # fmt: skip
-_SHARES = {"hbm_efficiency", "matrix_efficiency"}
+_SHARES = {"hbm_efficiency", "matrix_efficiency", "ici_efficiency"}
+# Figures of the links, by their names in `Ici`.
+_OF_LINKS = {"ici_efficiency": "efficiency", "dcn_bytes_per_second": "dcn_bytes_per_second"}
 
 
 @cache
@@ -102,7 +104,11 @@ def _chip(name: str, figures: Mapping[str, Any]) -> Chip:
 def with_figures(chip: Chip, path: str) -> Chip:
     """The chip with a user's figures from a TOML file (see `read_figures`)."""
     figures = read_figures(path).get(chip.name)
-    return chip if figures is None else replace(chip, **figures, figures_from=Path(path).name)
+    if figures is None:
+        return chip
+    own = {name: value for name, value in figures.items() if name not in _OF_LINKS}
+    links = {_OF_LINKS[name]: value for name, value in figures.items() if name in _OF_LINKS}
+    return replace(chip, **own, ici=replace(chip.ici, **links), figures_from=Path(path).name)
 
 
 def read_figures(path: str) -> dict[str, dict[str, float]]:
@@ -131,7 +137,7 @@ def _checked(path: str, name: str, figures: object) -> dict[str, float]:
     found: dict[str, float] = {}
     for key, value in cast("dict[str, object]", figures).items():
         if key not in _SETTABLE:
-            names = ", ".join(f.name for f in fields(Chip) if f.name in _SETTABLE)
+            names = ", ".join([*(f.name for f in fields(Chip) if f.name in _SETTABLE), *_OF_LINKS])
             raise UserError(f"{path}: [{name}] cannot set {key!r}; it can set {names}")
         figure = _figure(value, most=1.0 if key in _SHARES else math.inf)
         if figure is None:

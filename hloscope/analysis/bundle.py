@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -137,3 +138,11 @@ class Analyses:
         for buffer in self.rows.buffers:
             found.setdefault(buffer.rows, set()).add(valid_rows(self, buffer).fraction)
         return {rows: fractions.pop() if len(fractions) == 1 else None for rows, fractions in found.items()}
+
+    def with_chip(self, chip: Chip) -> Analyses:
+        """The same module with other figures of its chip; what does not depend on them is not computed again."""
+        other = copy(self)
+        other.chip = chip
+        for name in ("costs", "torus", "collectives", "step_time"):
+            other.__dict__.pop(name, None)
+        return other

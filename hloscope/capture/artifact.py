@@ -19,6 +19,7 @@ FORMAT = 1
 HLO_FILE = "after_optimizations.hlo.pb"
 BEFORE_FILE = "before_optimizations.hlo.pb.gz"
 SCHEDULE_FILE = "schedule.txt.gz"
+KERNELS_FILE = "kernels.json.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,8 @@ class Artifact:
 
     `hlo_path` is the optimized module, an HloProto with buffer assignment. `schedule_path` is the latency
     hiding scheduler's text, gzip, there only if the module has asynchronous operations. `before_hlo_path` is
-    the module before optimizations, an HloProto, gzip.
+    the module before optimizations, an HloProto, gzip. `kernels_path` holds grids and machine code of the step's
+    kernels (see `capture.kernels`), there only if they were asked for.
 
     `mesh_axes` and `mesh_device_ids` describe the mesh found in the shardings: axis sizes in mesh order, and
     device ids in row-major mesh order. `device_coordinates` are x, y, z and core of the topology's devices by id,
@@ -71,6 +73,7 @@ class Artifact:
     hlo_path: Path
     schedule_path: Path | None = None
     before_hlo_path: Path | None = None
+    kernels_path: Path | None = None
     module_name: str
     step_name: str
     source_file: str
@@ -106,7 +109,7 @@ class Artifact:
             raise UserError(f"{path} is no artifact of hloscope: {error}") from error
 
 
-_PATHS = ("hlo_path", "schedule_path", "before_hlo_path")
+_PATHS = ("hlo_path", "schedule_path", "before_hlo_path", "kernels_path")
 
 
 def write_artifact(artifact: Artifact, files: Mapping[str, object]) -> None:
@@ -143,7 +146,7 @@ def from_fields(path: Path, fields: object) -> Artifact:
     values = cast("dict[str, Any]", fields)
     stats = values.get("memory_stats")
     try:
-        located: dict[str, Any] = {name: _inside(path, values[name]) for name in _PATHS}
+        located: dict[str, Any] = {name: _inside(path, values.get(name)) for name in _PATHS}
         located["memory_stats"] = None if stats is None else MemoryStats(**stats)
         artifact = Artifact(path=path, **(values | located))
     except (KeyError, TypeError) as error:

@@ -22,6 +22,7 @@ import hloscope
 from hloscope.capture import dump, messages
 from hloscope.capture.artifact import Artifact, read_artifact
 from hloscope.capture.events import STAGES, Event, Stage
+from hloscope.capture.kernels import DUMP_FLAGS, without_dump_flags
 from hloscope.capture.store import Store
 from hloscope.errors import CompileError, UserError
 from hloscope.plan import Plan, to_fields
@@ -43,18 +44,21 @@ def capture_step(
     fresh: bool = False,
     arguments: Sequence[str] = (),
     plan: Plan | None = None,
+    kernels: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> Artifact:
     """Compile the step in `path/to/file.py` or `path/to/file.py:name`, or take it from the store.
 
     The file runs in a process of its own; one that marks no step is run as a script, with `arguments`.
     `topology` overrides the step's; `timeout` is in seconds for the whole capture; `fresh` compiles even if the
-    store has the step; `plan` is applied to the step. `on_event` is called as stages begin.
+    store has the step; `plan` is applied to the step. `kernels` keeps the machine code of every instruction too,
+    which suits a step that is a kernel and little else. `on_event` is called as stages begin.
 
     Raises `UserError` if the file, the step, the plan or the topology is wrong, `CompileError` if the compiler
     fails, dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
     """
-    request = _request(target, topology, plan) | {"fresh": fresh, "arguments": list(arguments)}
+    more = {"fresh": fresh, "arguments": list(arguments), "kernels": kernels}
+    request = _request(target, topology, plan) | more
     return _follow(request, Artifact.load, timeout=timeout, on_event=on_event)
 
 
@@ -106,7 +110,8 @@ def _follow(
         "store_limit": store.limit_bytes,
     }
     try:
-        run = _Run(staging=staging, store=store, timeout=timeout, on_event=on_event)
+        listings = staging / "machine_code" if request.get("kernels") else None
+        run = _Run(staging=staging, store=store, timeout=timeout, on_event=on_event, listings=listings)
         return read(run.follow({**request, **places}))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -125,9 +130,15 @@ def split_target(target: str) -> tuple[Path, str | None]:
     return path.absolute(), chosen
 
 
-def worker_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment in which a machine without a TPU compiles for one, and says so in the log."""
+def worker_environment(
+    environment: Mapping[str, str] = os.environ, *, listings: Path | None = None
+) -> dict[str, str]:
+    """The environment in which a machine without a TPU compiles for one, and says so in the log. `listings` is a
+    folder that libtpu shall write the machine code to."""
     flags = environment.get("XLA_FLAGS", "").split()
+    init = without_dump_flags(environment.get("LIBTPU_INIT_ARGS", ""))
+    if listings is not None:
+        init = " ".join([init, *(flag.format(folder=listings) for flag in DUMP_FLAGS)])
     root = str(Path(hloscope.__file__).parent.parent)
     ours = {
         "JAX_PLATFORMS": "cpu",
@@ -140,6 +151,7 @@ def worker_environment(environment: Mapping[str, str] = os.environ) -> dict[str,
         # jax's cache does not serve compiles for a topology, and would be filled with them.
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         _IN_WORKER: "1",
+        "LIBTPU_INIT_ARGS": init,
         # A dump of the user's own could hide the step's module from ours.
         "XLA_FLAGS": " ".join(flag for flag in flags if not flag.startswith("--xla_dump_")),
         "PYTHONPATH": os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root))),
@@ -155,6 +167,7 @@ class _Run:
     store: Store
     timeout: float | None
     on_event: Callable[[Event], None] | None
+    listings: Path | None = None
     began: float = field(default_factory=time.monotonic)
     during: Stage = "start"
     last: dict[str, Any] | None = None
@@ -203,7 +216,7 @@ class _Run:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 pass_fds=(events,),
-                env=worker_environment(),
+                env=worker_environment(listings=self.listings),
                 process_group=0,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 from collections import Counter
@@ -88,6 +89,23 @@ def _argument_names(step: Step) -> Callable[[int], str]:
     except (TypeError, ValueError):
         names = []
     return lambda i: names[i] if i < len(names) else f"args[{i}]"
+
+
+def on_one_device(step: Step, topology: Topology) -> Step:
+    """The step with its arguments on the topology's first device: what a kernel alone is compiled for."""
+    import jax
+    import numpy as np
+
+    axes = (jax.sharding.AxisType.Auto,)
+    mesh = jax.sharding.Mesh(np.array(topology.devices[:1]), ("device",), axis_types=axes)
+    here = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+    def placed(leaf: Any) -> Any:
+        is_shape = isinstance(leaf, jax.ShapeDtypeStruct)
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here) if is_shape else leaf
+
+    args, kwargs = jax.tree.map(placed, (tuple(step.args), dict(step.kwargs)))
+    return dataclasses.replace(step, args=args, kwargs=kwargs)
 
 
 def lowered_shardings(lowered: Any) -> list[jax.sharding.Sharding]:

@@ -29,8 +29,9 @@ from typing import Any
 
 import hloscope
 from hloscope.capture import compiling, dump, lowering, messages, script, scripted, store, userfile
-from hloscope.capture.artifact import HLO_FILE, Artifact, MemoryStats, write_artifact
+from hloscope.capture.artifact import HLO_FILE, KERNELS_FILE, Artifact, MemoryStats, write_artifact
 from hloscope.capture.events import Stage
+from hloscope.capture.kernels import without_dump_flags, write_kernels
 from hloscope.capture.step import Step, StepSpec
 from hloscope.capture.topology import Topology
 from hloscope.errors import CompileError, UserError
@@ -59,6 +60,7 @@ class Request:
     plan: dict[str, Any] | None = None
     task: str = "compile"
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    kernels: bool = False
 
 
 @dataclass(slots=True)
@@ -168,6 +170,9 @@ def capture(request: Request, channel: Channel) -> Artifact:
     built = build(request, channel)
     step, topology = built.step, built.topology
     shardings = lowering.given_shardings(step)
+    if request.kernels and not shardings:
+        step = lowering.on_one_device(step, topology)
+        shardings = lowering.given_shardings(step)
     if not step.is_jitted:
         lowering.check_devices(shardings, topology)
     if topology.num_devices > 1 and (unplaced := lowering.unplaced(step)):
@@ -181,7 +186,7 @@ def capture(request: Request, channel: Channel) -> Artifact:
     lowered = lowering.within(mesh, traced.lower)
     shardings += lowering.lowered_shardings(lowered)
     lowering.check_devices(shardings, topology)
-    job = Job(request=request, channel=channel, spec=built.spec, step=step, topology=topology)
+    job = Job(request=request, channel=channel, spec=built.spec, step=step, topology=topology, traced=traced)
     return job.finish(lowered, shardings)
 
 
@@ -204,6 +209,7 @@ class Job:
     step: Step
     topology: Topology
     names: Callable[[list[str]], list[str]] = list  # the parameters' names from those in the lowered module
+    traced: Any = None  # for the grids of its kernels
 
     def finish(self, lowered: Any, shardings: list[Any]) -> Artifact:
         """The artifact of this step: out of the store, or compiled now."""
@@ -275,6 +281,7 @@ class Job:
                 "versions": versions(),
                 "step": [self.spec.name, self.request.file, self.step.valid_fraction],
                 "plan": self.request.plan and self.request.plan["action"],
+                "kernels": self.request.kernels,
             }
         )
 
@@ -292,8 +299,12 @@ class Job:
             if shutil.disk_usage(planned.path).free < _LEAST_ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise CompileError("no optimized module in the dump")
+        listed = planned.path / KERNELS_FILE if self.request.kernels else None
+        if listed is not None:
+            write_kernels(listed, self.traced, Path(self.request.staging) / "machine_code")
         return dataclasses.replace(
             planned,
+            kernels_path=listed,
             schedule_path=files.schedule_path,
             before_hlo_path=files.before_hlo_path,
             module_name=files.module_name,
@@ -307,7 +318,7 @@ class Job:
 
 def environment_flags() -> tuple[str, str]:
     """The two variables that set compiler flags."""
-    return os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", "")
+    return os.environ.get("XLA_FLAGS", ""), without_dump_flags(os.environ.get("LIBTPU_INIT_ARGS", ""))
 
 
 def versions() -> dict[str, str | None]:

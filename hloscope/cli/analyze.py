@@ -20,11 +20,13 @@ _FOUND = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """What is written where: files for JSON and HTML; `everything` cuts no table of the text short."""
+    """What is written where: files for JSON and HTML; `everything` cuts no table of the text short,
+    `kernels` shows the Pallas kernels in it."""
 
     json: str | None = None
     html: str | None = None
     everything: bool = False
+    kernels: bool = False
 
 
 def run(request: Request, form: Form) -> int:
@@ -52,7 +54,7 @@ def _write(report: Report, form: Form, output: JsonOutput, page: HtmlOutput) -> 
     from hloscope.report.text import render
 
     def make(width: int) -> RenderableType:
-        return render(report, width=width, everything=form.everything)
+        return render(report, width=width, everything=form.everything, kernels=form.kernels)
 
     write_text(make, sys.stdout, narrowest=NARROWEST)
     for kind, place in ((output.kind, form.json), (page.kind, form.html)):

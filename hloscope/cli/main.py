@@ -37,6 +37,7 @@ from hloscope.cli.options import (
     Explain,
     FailOn,
     FailOnRegression,
+    FiguresOut,
     Fresh,
     GraphFormat,
     GraphOut,
@@ -46,6 +47,8 @@ from hloscope.cli.options import (
     Ignore,
     InstructionName,
     Json,
+    Kernels,
+    KernelTarget,
     ModuleName,
     Modules,
     NewBaseline,
@@ -60,6 +63,7 @@ from hloscope.cli.options import (
     StepFile,
     Target,
     Timeout,
+    Times,
     Tolerance,
     TopologyName,
     UnsafeFixes,
@@ -204,6 +208,7 @@ def analyze(
     write_baseline: NewBaseline = None,
     config: ConfigFile = None,
     everything: All = False,
+    kernels: Kernels = False,
     fresh: Fresh = False,
     timeout: Timeout = None,
     plan: PlanFile = None,
@@ -236,7 +241,9 @@ def analyze(
         quiet=quiet,
         arguments=tuple(arguments or ()),
     )
-    return partial(command.run, request, command.Form(json=json, html=html, everything=everything))
+    return partial(
+        command.run, request, command.Form(json=json, html=html, everything=everything, kernels=kernels)
+    )
 
 
 @app.command()
@@ -455,6 +462,61 @@ def graph(
         topology=topology,
         module=module,
         everything=everything,
+    )
+    return partial(command.run, request)
+
+
+@app.command()
+def kernel(
+    target: KernelTarget,
+    topology: TopologyName = None,
+    json: Json = None,
+    valid_fraction: ValidFraction = None,
+    chip_figures: ChipFigures = None,
+    fresh: Fresh = False,
+    timeout: Timeout = None,
+    quiet: Quiet = False,
+) -> Callable[[], int]:
+    """Tell what bounds a Pallas kernel: memory, matrix unit, vector unit or issue, from its machine code.
+
+    FILE:FUNCTION is a step file (@hs.step) whose step is the call of the kernel. Arguments without a sharding are
+    put on one device.
+    """
+    from hloscope.cli import kernel as command
+
+    return partial(
+        command.run,
+        command.Request(
+            target=target,
+            topology=topology,
+            json=json,
+            valid_fraction=valid_fraction,
+            figures=chip_figures,
+            fresh=fresh,
+            timeout=timeout,
+            quiet=quiet,
+        ),
+    )
+
+
+@app.command()
+def calibrate(
+    target: Target,
+    times: Times,
+    output: FiguresOut = "chip_figures.toml",
+    topology: TopologyName = None,
+    module: ModuleName = None,
+    quiet: Quiet = False,
+) -> Callable[[], int]:
+    """Make a chip's figures from measured times, for --chip-figures.
+
+    The CSV names instructions (seconds of one execution) or families of the census, alone or with their phase
+    (seconds of a whole step).
+    """
+    from hloscope.cli import calibrate as command
+
+    request = command.Request(
+        target=target, times=times, output=output, topology=topology, module=module, quiet=quiet
     )
     return partial(command.run, request)
 

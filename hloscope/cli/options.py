@@ -102,6 +102,18 @@ CheckOutput = Annotated[
     str | None,
     typer.Option("--output", metavar="FILE", help="Write the format there, and text to the terminal."),
 ]
+KernelTarget = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE:FUNCTION", help="Step file whose step calls the kernel.", show_default=False
+    ),
+]
+Kernels = Annotated[bool, typer.Option("--kernels", help="Show the Pallas kernels of the step.")]
+Times = Annotated[
+    str,
+    typer.Option("--times", metavar="FILE", help="CSV with the columns name,seconds.", show_default=False),
+]
+FiguresOut = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The figures file to write.")]
 All = Annotated[bool, typer.Option("--all", help="Cut no table short.")]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Compile even if an unchanged step was compiled before.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.ragged import valid_rows
+from hloscope.analysis.step_kernels import step_kernels
 from hloscope.capture import capture_step
 from hloscope.devices import chips, with_figures
 from hloscope.engine import RuleSettings, run_rules
@@ -102,10 +103,16 @@ def build_report(
         census=analyses.census,
         collectives=analyses.collectives,
         time=analyses.step_time,
+        kernels=step_kernels(analyses),
         ragged_buffers=tuple(Ragged(buffer=b, valid=valid_rows(analyses, b)) for b in analyses.rows.buffers),
         findings=tuple(findings),
         overrun=overrun(analyses.memory, findings),
     )
+
+
+def analyses_of(opened: Opened, *, topology: str | None = None) -> Analyses:
+    """The analyses of a target with all that is known about it, and no rules run."""
+    return _analyses(opened, topology, None, None)
 
 
 def check_valid_fraction(value: float | None) -> None:

@@ -12,6 +12,7 @@ from hloscope.analysis.census import Census, Family
 from hloscope.analysis.collective_sizes import SizeClass, size_classes
 from hloscope.analysis.collectives import Collective
 from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
+from hloscope.analysis.step_kernels import StepKernel
 from hloscope.analysis.step_time import GroupTime
 from hloscope.analysis.wire import WireCost
 from hloscope.hlo import Instruction, Shape, SourceFrame
@@ -40,6 +41,7 @@ def to_json(report: Report) -> dict[str, Any]:
             for c, t in zip(report.collectives.collectives, report.time.collectives, strict=True)
         ],
         "collective_sizes": [_size_class(c) for c in size_classes(report.collectives.collectives)],
+        "kernels": [_kernel(k) for k in report.kernels],
         "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
         "findings": [_finding(f) for f in report.findings],
         "overrun": None if report.overrun is None else _overrun(report.overrun),
@@ -211,6 +213,22 @@ def _size_class(found: SizeClass) -> dict[str, Any]:
         "bytes": found.bytes,
         "seconds": found.seconds,
         "latency_seconds": found.latency_seconds,
+    }
+
+
+def _kernel(kernel: StepKernel) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "phase": kernel.phase,
+        "shape": kernel.shape,
+        "count": kernel.count,
+        "executions": kernel.executions,
+        "bytes": kernel.bytes,
+        "seconds": kernel.seconds,
+        "limit": kernel.limit,
+        "source_of_figure": kernel.source_of_figure,
+        "source": _source(kernel.source),
+        "instructions": _names(kernel.instructions),
     }
 
 

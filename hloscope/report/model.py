@@ -11,6 +11,7 @@ from hloscope.analysis.collectives import Collectives
 from hloscope.analysis.memory import Memory
 from hloscope.analysis.ragged import ValidRows
 from hloscope.analysis.rows import RaggedBuffer
+from hloscope.analysis.step_kernels import StepKernel
 from hloscope.analysis.step_time import StepTime
 from hloscope.report.baseline import Baseline, Held, hold
 from hloscope.report.budgets import Budget, Limit, measure
@@ -66,6 +67,7 @@ class Report:
     census: Census
     collectives: Collectives
     time: StepTime
+    kernels: tuple[StepKernel, ...]
     ragged_buffers: tuple[Ragged, ...]
     findings: tuple[Finding, ...]
     overrun: Overrun | None = None  # None: it fits, or nobody knows

@@ -17,6 +17,7 @@ from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, joined, words
 from hloscope.report.text_collectives import collectives
 from hloscope.report.text_findings import accepted, findings
+from hloscope.report.text_kernel import step_kernels
 from hloscope.report.text_memory import memory
 from hloscope.report.text_ragged import ragged_buffers
 from hloscope.report.text_time import step_time
@@ -28,8 +29,9 @@ _SHOWN_WARNINGS = 4
 _SHOWN_OVERRUN = 5
 
 
-def render(report: Report, *, width: int, everything: bool = False) -> Group:
-    """The report, to be drawn `width` columns wide, 80 at least; `everything` cuts no table short."""
+def render(report: Report, *, width: int, everything: bool = False, kernels: bool = False) -> Group:
+    """The report, to be drawn `width` columns wide, 80 at least; `everything` cuts no table short, `kernels` shows
+    the Pallas kernels too."""
     sections = (
         (*header(report.target, width), *_verdict(report.findings)),
         memory(report.memory, width, everything),
@@ -38,6 +40,7 @@ def render(report: Report, *, width: int, everything: bool = False) -> Group:
         step_time(report.time, width, everything),
         _census(report, width, everything),
         collectives(report.collectives.collectives, report.time.collectives, width, everything),
+        step_kernels(report.kernels, width) if kernels else (),
         ragged_buffers(report.ragged_buffers, width),
         findings(report.findings, everything),
         accepted(report.held, everything),
