@@ -44,6 +44,7 @@ _OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "ne": (),
     "not": (),
     "or": (),
+    "pad": ("padding_config",),
     "reduce_sum": ("axes",),
     "reshape": (),
     "select_n": (),

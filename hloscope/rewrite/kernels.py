@@ -72,6 +72,11 @@ def choose_kernel(group: Group) -> Choice:
 def refusal(group: Group, choice: Choice) -> str | None:
     """Why the kernel cannot take the group where it stands, None if it can."""
     chip = tpu_chip()
+    if chip is not None and (axes := _automatic_axes()):
+        return (
+            f"the compiler partitions over {', '.join(axes)} here, and it cannot partition a kernel: "
+            "put the layer into a shard_map"
+        )
     kinds = [jax.ShapeDtypeStruct(each.aval.shape, each.aval.dtype) for each in choice.operands]
     if choice.name == "valid_rows":
         why = rows_support(partial(_evaluate_abstract, group), *kinds, chip=chip)
@@ -81,6 +86,15 @@ def refusal(group: Group, choice: Choice) -> str | None:
         why = glu_supports(kinds[0], "silu", chip)
     # Off a TPU the reference runs.
     return None if chip is None and why == "the kernel is for TPU" else why
+
+
+def _automatic_axes() -> list[str]:
+    """Mesh axes with more than one device that the current trace does not handle by itself."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return []
+    manual = set(mesh.manual_axes)
+    return [str(name) for name, size in mesh.shape.items() if size > 1 and name not in manual]
 
 
 def replacement(

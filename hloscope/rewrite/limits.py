@@ -116,9 +116,11 @@ class Limits:
         return _Tail(self, limit, rows).range(expr)
 
     def mentioned(self, expr: Expr) -> list[Expr]:
-        """Limits that masks in an expression compare row numbers with."""
+        """Limits that an expression knows: row numbers are compared with them, or a vector is padded from there."""
         found: dict[Expr, None] = {}
         for inner in expr.walk():
+            if inner.op == "pad" and (end := _padded_from(inner)) is not None:
+                found[self.symbols.literal(end)] = None
             if inner.op in _FLIPPED:
                 for value in (True, False):
                     found.update(dict.fromkeys(self.below_where(inner, value)))
@@ -148,6 +150,12 @@ def keeps_rows(expr: Expr) -> bool:
         return parameter(expr, "broadcast_dimensions")[0] == 0
     # The same first dimension in row-major order; dimensions of 1 in front would say nothing.
     return before[0] > 1
+
+
+def _padded_from(pad: Expr) -> int | None:
+    """The row from which on a vector is padding."""
+    (low, _, interior), *others = parameter(pad, "padding_config")
+    return None if others or low or interior else pad.args[0].shape[0]
 
 
 def _neighbours(later: Expr, earlier: Expr) -> Expr | None:
@@ -197,6 +205,10 @@ class _Tail:
             return 0, expr.shape[dimension] - 1
         if expr.op == "select_n":
             return self._select(expr)
+        if expr.op == "pad":
+            end, limit = _padded_from(expr), literal_value(self.limits.normal_limit(self.limit, self.rows))
+            behind = end is not None and limit is not None and limit >= end
+            return self.range(expr.args[1]) if behind else None
         if expr.op in _SPREADS or expr.op in ("slice", "convert_element_type"):
             return self.range(expr.args[0]) if self._same_rows(expr) else None
         rule = _ARITHMETIC.get(expr.op)
