@@ -116,12 +116,12 @@ _Price = tuple[int, float, int, int]
 
 
 def _price(finding: Finding) -> _Price:
-    """Severity, then the time that can be saved, the bytes that can be, and those that are moved; what is not
-    known comes after what is."""
+    """Severity, then the time that can be saved, the bytes that can be (or the memory that is held), and those that
+    are moved; what is not known comes after what is."""
     return (
         finding.severity.rank,
         -1.0 if finding.saved_seconds is None else finding.saved_seconds,
-        -1 if finding.saved_bytes is None else finding.saved_bytes,
+        next((b for b in (finding.saved_bytes, finding.held_bytes) if b is not None), -1),
         -1 if finding.bytes is None else finding.bytes,
     )
 

@@ -38,7 +38,9 @@ class Finding:
     """One family of wasteful instructions: same cause, same shape, same place.
 
     `bytes` are HBM bytes that its instructions move in a step (loop trips included), `saved_bytes` those that
-    would be saved, `saved_seconds` the estimated time; None is unknown. `details` are lines for a person.
+    would be saved, `saved_seconds` the estimated time; None is unknown. Of a collective they are its payload.
+    `held_bytes` is memory that it holds at the peak of a device, where it is about memory. `details` are lines for
+    a person.
     """
 
     code: str
@@ -56,6 +58,7 @@ class Finding:
     details: tuple[str, ...] = ()
     fingerprint: str = ""  # filled in by the engine
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])  # figures behind the title, for JSON
+    held_bytes: int | None = None
 
 
 # A check takes the analyses, and its options as keywords with defaults.

@@ -28,7 +28,8 @@ class Analyses:
     `parameter_names` name the entry's parameters in order. `valid_fraction` is the share (0 to 1] of a ragged
     buffer's rows that hold tokens, and `valid_fraction_source` says who told it. `chip` has the figures that
     times are estimated with, `topology` is its name, `device_coordinates` are x, y, z and core of the topology's
-    devices by id, and `wraps` says which of its axes have joined ends.
+    devices by id, and `wraps` says which of its axes have joined ends. `compiler_warnings` are the lines that the
+    compiler wrote.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Analyses:
         topology: str | None = None,
         device_coordinates: Sequence[Sequence[int]] | None = None,
         wraps: Sequence[bool] | None = None,
+        compiler_warnings: Sequence[str] = (),
     ) -> None:
         self.module = module
         self.buffer_assignment = buffer_assignment
@@ -61,6 +63,7 @@ class Analyses:
         self.topology = topology
         self.device_coordinates = device_coordinates
         self.wraps = wraps
+        self.compiler_warnings = tuple(compiler_warnings)
 
     @classmethod
     def of_file(cls, file: HloFile) -> Analyses:

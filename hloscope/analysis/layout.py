@@ -62,7 +62,7 @@ def _step_back(value: Instruction) -> tuple[Instruction | None, LayoutChange | N
         return value.operands[0], None
     if is_async_part(opcode) and value.operands:
         return _step_back_async(value)
-    if opcode in ("copy", "transpose") or _only_moves(value):
+    if opcode in ("copy", "transpose") or only_moves(value):
         source = next((o for o in value.operands if o.shape.elements == value.shape.elements), None)
         return (source, _change(value, source.shape, value.shape)) if source is not None else (None, None)
     return None, None
@@ -76,7 +76,7 @@ def _step_back_async(done: Instruction) -> tuple[Instruction | None, LayoutChang
     if not operation.operands:
         return None, None
     source = operation.operands[0]
-    if operation.opcode in ("copy", "transpose") or _only_moves(operation.work):
+    if operation.opcode in ("copy", "transpose") or only_moves(operation.work):
         return source, _change(start, source.shape, done.shape)
     return None, None
 
@@ -91,7 +91,8 @@ def _change(instruction: Instruction, before: Shape, after: Shape) -> LayoutChan
     return None if same else LayoutChange(instruction=instruction, before=before, after=after)
 
 
-def _only_moves(value: Instruction) -> bool:
+def only_moves(value: Instruction) -> bool:
+    """Whether a fusion writes its operand again in another layout (or type) and does nothing else."""
     if value.opcode != "fusion" or value.shape.is_tuple or not value.called_computations:
         return False
     opcodes = {i.opcode for i in value.called_computations[0].instructions}

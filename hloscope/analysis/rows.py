@@ -9,14 +9,14 @@ shows how many assignments the group sizes count, and unknown otherwise.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hloscope.analysis.grouped import GroupedMatmul, grouped_matmuls, recognise
 from hloscope.analysis.ranges import integer_constant, integer_range
 from hloscope.analysis.rowwise import carries_rows, is_row_wise
 from hloscope.analysis.traffic import hbm_bytes
 from hloscope.analysis.values import origin
-from hloscope.hlo import Instruction, Module, Shape
+from hloscope.hlo import Instruction, Module, Shape, is_async_part
 
 # A row narrower than one vector register's lanes is a mask or an index, not data of a token.
 _LANES = 128
@@ -60,7 +60,8 @@ class RaggedBuffer:
     """A ragged buffer and the work on it.
 
     `valid_fraction` is the share of rows that are tokens where the program proves it, else None;
-    `reason` says how it was derived, or what would have to be known.
+    `reason` says how it was derived, or what would have to be known. `values` are all values over its rows that
+    row-wise work or grouped matmuls connect.
     """
 
     rows: int
@@ -69,6 +70,7 @@ class RaggedBuffer:
     work: tuple[FullBufferWork, ...]
     valid_fraction: float | None
     reason: str
+    values: tuple[Instruction, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +123,11 @@ def _joins(value: Instruction, rows: int, known: dict[int, bool]) -> bool:
 
 
 def _is_wide(shape: Shape, rows: int) -> bool:
-    return any(_is_wide_array(leaf, rows) for _, leaf in shape.leaves())
+    return any(is_wide_array(leaf, rows) for _, leaf in shape.leaves())
 
 
-def _is_wide_array(leaf: Shape, rows: int) -> bool:
+def is_wide_array(leaf: Shape, rows: int) -> bool:
+    """Whether an array holds data of tokens, not a mask or an index for each row."""
     return rows in leaf.dimensions and math.prod(leaf.dimensions) >= rows * _LANES
 
 
@@ -142,17 +145,18 @@ def _buffer(
         work=tuple(work),
         valid_fraction=fraction,
         reason=reason,
+        values=tuple(sorted(values.values(), key=lambda v: v.id)),
     )
 
 
 def _full_buffer_work(value: Instruction, rows: int) -> FullBufferWork | None:
     """The value as work over the whole buffer, or None where it is something else or stays in VMEM."""
-    if value.opcode in _NO_WORK or not is_row_wise(value, rows):
+    if value.opcode in _NO_WORK or is_async_part(value.opcode) or not is_row_wise(value, rows):
         return None
     arrays = {o.id: o.shape for o in value.operands}
     leaves = [leaf for s in [value.shape, *arrays.values()] for _, leaf in s.leaves()]
     over_rows = [leaf for leaf in leaves if rows in leaf.dimensions and leaf.memory_space == 0]
-    if not any(_is_wide_array(leaf, rows) for leaf in over_rows):
+    if not any(is_wide_array(leaf, rows) for leaf in over_rows):
         return None
     row_bytes = sum(leaf.padded_bytes for leaf in over_rows)
     # A fusion may read only some columns of what it is given.
@@ -243,7 +247,7 @@ def _histogram_total(sizes: Instruction, groups: int) -> int | None:
 def wide_shape(work: FullBufferWork, rows: int) -> str:
     """The shape that a person knows the work by: what it writes over rows, wide arrays first."""
     leaves = [leaf for _, leaf in work.instruction.shape.leaves()]
-    wide = [leaf.short for leaf in leaves if _is_wide_array(leaf, rows)]
+    wide = [leaf.short for leaf in leaves if is_wide_array(leaf, rows)]
     if not wide:
         read = [o.shape.short for o in work.instruction.operands if carries_rows(o.shape, rows)]
         return f"reads {read[0]}" if read else work.instruction.shape.short

@@ -9,6 +9,8 @@ from hloscope.hlo import Computation, Instruction, async_operation, is_async_par
 REARRANGING = frozenset(
     {"copy", "bitcast", "reshape", "transpose", "copy-start", "copy-done", "optimization-barrier", "convert"}
 )
+# A part of what comes in, or shards of it put together.
+_PARTS = frozenset({"slice", "dynamic-slice", "all-gather"})
 _DEEPEST = 200
 
 
@@ -96,3 +98,18 @@ def _loop_invariant(body: Computation, index: int) -> Instruction | None:
     if result.operands[0].opcode != "parameter":
         return None
     return _tuple_operand(callers[0].operands[0], index)
+
+
+def entry_parameter(value: Instruction) -> Instruction | None:
+    """The parameter of the program that a value is (a part of), or was gathered from: through slices of a stack of
+    layers, gathers, casts and whatever `origin` sees through; None where something else makes it."""
+    current = value
+    for _ in range(_DEEPEST):
+        current = origin(current)
+        if current.opcode == "parameter":
+            return current if current.computation.id == current.module.entry.id else None
+        start = start_of(current) if is_async_part(current.opcode) else current
+        if start.opcode.removesuffix("-start") not in _PARTS:
+            return None
+        current = start.operands[0]
+    return None

@@ -148,4 +148,5 @@ def _analyses(
         topology=artifact.topology if artifact else topology,
         device_coordinates=artifact.device_coordinates if artifact else None,
         wraps=artifact.wraps if artifact else None,
+        compiler_warnings=artifact.warnings if artifact else (),
     )

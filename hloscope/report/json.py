@@ -257,6 +257,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "bytes": finding.bytes,
         "saved_bytes": finding.saved_bytes,
         "saved_seconds": finding.saved_seconds,
+        "held_bytes": finding.held_bytes,
         "fix": finding.fix,
         "advice": finding.advice,
         "details": list(finding.details),

@@ -89,6 +89,8 @@ def _waste(finding: Finding) -> str:
     if finding.saved_bytes is not None:
         time = "" if finding.saved_seconds is None else f", about {duration(finding.saved_seconds)}"
         return f"{size(finding.saved_bytes)}{time} wasted a step"
+    if finding.held_bytes is not None:
+        return f"{size(finding.held_bytes)} held at the peak"
     if finding.bytes is None:
         return "waste unknown"
     return f"{size(finding.bytes)} moved a step, waste unknown"

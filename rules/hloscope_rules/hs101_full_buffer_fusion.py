@@ -26,9 +26,19 @@ def full_buffer_fusion(analyses: Analyses) -> Iterable[Finding]:
 
     ## Example
     ```hlo
-    %gate = bf16[4096,1024] custom-call(s32[9] %offsets, bf16[4096,512] %x, bf16[8,512,1024] %w)  // gmm
-    %act = bf16[4096,1024] fusion(%gate), kind=kLoop  // x / (1 + exp(-x)): expect: HS101
-    %out = bf16[4096,512] custom-call(s32[9] %offsets, %act, bf16[8,1024,512] %w2)  // gmm
+    silu {
+      g = bf16[4096,1024] parameter(0)
+      n = bf16[4096,1024] negate(g)
+      e = bf16[4096,1024] exponential(n)
+      ROOT s = bf16[4096,1024] multiply(g, e)
+    }
+    offsets = s32[9] parameter(0)
+    x = bf16[4096,512] parameter(1)
+    w = bf16[8,512,1024] parameter(2)
+    v = bf16[8,1024,512] parameter(3)
+    gate = bf16[4096,1024] custom-call(offsets, x, w), custom_call_target="tpu_custom_call"  // a gmm
+    act = bf16[4096,1024] fusion(gate), kind=kLoop, calls=silu  // expect: HS101
+    ROOT out = bf16[4096,512] custom-call(offsets, act, v), custom_call_target="tpu_custom_call"
     ```
 
     ## What to do

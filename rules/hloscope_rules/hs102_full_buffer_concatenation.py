@@ -24,9 +24,20 @@ def full_buffer_concatenation(analyses: Analyses) -> Iterable[Finding]:
 
     ## Example
     ```hlo
-    %d_both = bf16[4096,2048] fusion(bf16[4096,1024] %d_gate, bf16[4096,1024] %d_up), kind=kLoop
-      // maximum(pad(d_gate), pad(d_up)): expect: HS102
-    %dx = bf16[4096,512] custom-call(s32[9] %offsets, %d_both, bf16[8,512,2048] %w)  // gmm
+    join {
+      a = bf16[4096,1024] parameter(0)
+      b = bf16[4096,1024] parameter(1)
+      zero = bf16[] constant(0)
+      left = bf16[4096,2048] pad(a, zero), padding=0_0x0_1024
+      right = bf16[4096,2048] pad(b, zero), padding=0_0x1024_0
+      ROOT both = bf16[4096,2048] maximum(left, right)
+    }
+    offsets = s32[9] parameter(0)
+    d_gate = bf16[4096,1024] parameter(1)
+    d_up = bf16[4096,1024] parameter(2)
+    w = bf16[8,2048,512] parameter(3)
+    d_both = bf16[4096,2048] fusion(d_gate, d_up), kind=kLoop, calls=join  // expect: HS102
+    ROOT dx = bf16[4096,512] custom-call(offsets, d_both, w), custom_call_target="tpu_custom_call"
     ```
 
     ## What to do

@@ -23,9 +23,13 @@ def full_buffer_operation(analyses: Analyses) -> Iterable[Finding]:
 
     ## Example
     ```hlo
-    %d_gate = bf16[4096,512] custom-call(s32[9] %offsets, bf16[4096,1024] %a, bf16[8,1024,512] %w)  // gmm
-    %d_up = bf16[4096,512] custom-call(s32[9] %offsets, bf16[4096,1024] %b, bf16[8,1024,512] %v)  // gmm
-    %dx = bf16[4096,512] add(%d_gate, %d_up)  // expect: HS103
+    offsets = s32[9] parameter(0)
+    a = bf16[4096,1024] parameter(1)
+    b = bf16[4096,1024] parameter(2)
+    w = bf16[8,1024,512] parameter(3)
+    d_gate = bf16[4096,512] custom-call(offsets, a, w), custom_call_target="tpu_custom_call"
+    d_up = bf16[4096,512] custom-call(offsets, b, w), custom_call_target="tpu_custom_call"
+    ROOT dx = bf16[4096,512] add(d_gate, d_up)  // expect: HS103
     ```
 
     ## What to do

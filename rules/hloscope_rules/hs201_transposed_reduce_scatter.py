@@ -10,9 +10,11 @@ from hloscope.analysis.collectives import Collective
 from hloscope.analysis.layout import LayoutChange, layout_changes, major_dimension
 from hloscope.analysis.place import phase_of, provenance
 from hloscope.analysis.sums import times, total
+from hloscope.analysis.uses import standing
 from hloscope.hlo import Instruction, async_operation
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
+from hloscope_rules._family import axes_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,18 @@ def transposed_reduce_scatter(analyses: Analyses) -> Iterable[Finding]:
 
     ## Example
     ```hlo
-    %grad = bf16[64,1024,4096]{2,1,0} custom-call(...)  // tgmm
-    %copy = bf16[64,1024,4096]{1,0,2} copy(%grad)
-    %flat = bf16[4096,65536]{1,0} bitcast(%copy)
-    %rs = bf16[128,65536]{1,0} reduce-scatter(%flat), dimensions={0}  // expect: HS201
+    add {
+      a = bf16[] parameter(0)
+      b = bf16[] parameter(1)
+      ROOT sum = bf16[] add(a, b)
+    }
+    offsets = s32[65] parameter(0)
+    x = bf16[65536,1024] parameter(1)
+    dy = bf16[65536,4096] parameter(2)
+    grad = bf16[64,1024,4096]{2,1,0} custom-call(offsets, x, dy), custom_call_target="tpu_custom_call"
+    copy = bf16[64,1024,4096]{1,0,2} copy(grad)
+    flat = bf16[4096,65536]{1,0} bitcast(copy)
+    ROOT rs = bf16[128,65536]{1,0} reduce-scatter(flat), replica_groups=[1,32]<=[32], dimensions={0}, to_apply=add  // expect: HS201
     ```
 
     ## What to do
@@ -52,7 +62,7 @@ def transposed_reduce_scatter(analyses: Analyses) -> Iterable[Finding]:
     ## Fix safety
     No automatic fix yet. Another sharding computes the same sums; devices may add them in another order, so the
     last bit of a gradient may differ.
-    """
+    """  # noqa: E501 - HLO has one instruction a line
     sites: dict[tuple[str, str, str], list[_Site]] = {}
     owners: dict[int, Collective] = {}
     for collective in analyses.collectives.collectives:
@@ -68,7 +78,7 @@ def transposed_reduce_scatter(analyses: Analyses) -> Iterable[Finding]:
 
 def _sites(collective: Collective) -> Iterator[_Site]:
     for instruction in collective.instructions:
-        scatter = _in_the_step(instruction)
+        scatter = standing(instruction)
         operands = (
             async_operation(scatter).operands if scatter.opcode.endswith("-start") else scatter.operands
         )
@@ -77,17 +87,6 @@ def _sites(collective: Collective) -> Iterator[_Site]:
         value, changes = layout_changes(operands[0])
         if any(c.changes_major for c in changes) and _scatters_major(collective, operands[0]):
             yield _Site(scatter=scatter, value=value, changes=changes)
-
-
-def _in_the_step(instruction: Instruction) -> Instruction:
-    """The asynchronous start around a collective that stands in a computation of the SparseCore."""
-    current = instruction
-    while len(current.computation.callers) == 1 and current.computation.callers[0].opcode in (
-        "call",
-        "async-start",
-    ):
-        current = current.computation.callers[0]
-    return current
 
 
 def _mover(change: Instruction) -> Instruction:
@@ -107,7 +106,7 @@ def _finding(analyses: Analyses, collective: Collective, sites: list[_Site]) -> 
         None if n is None else n * sum(c.bytes for c in s.changes) for s, n in zip(sites, runs, strict=True)
     )
     once = sum(c.bytes for c in first.changes)
-    axes = " and ".join(collective.mesh_axes or ()) or "unknown mesh axes"
+    axes = axes_text(collective)
     chain = " → ".join(f"%{c.instruction.name} {c.after}" for c in reversed(first.changes))
     named = provenance(first.value)
     return Finding(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from expectations import check, example_of, expected
 
 from hloscope.engine import get_rule, load_rules
 from hloscope.errors import UserError
@@ -34,6 +35,13 @@ def check_documented(rule):
     assert all(rule.sections.values())
     assert rule.summary.endswith(".")
     assert rule.code in rule.sections["Example"], "the example says where the rule fires"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=CODES)
+def test_the_example_in_the_docs_really_fires(rule):
+    text = example_of(rule.code)
+    assert rule.code in expected(text), "the example marks what is found"
+    check(text, rule.code)
 
 
 def test_names_are_unique():

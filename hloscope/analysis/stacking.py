@@ -1,0 +1,87 @@
+"""Stacks: buffers that a loop carries, into a slot of which each trip writes a value (scan's outputs and residuals)."""
+
+from __future__ import annotations
+
+from hloscope.analysis.uses import Use
+from hloscope.analysis.values import REARRANGING, entry_parameter
+from hloscope.analysis.work import body_opcodes
+from hloscope.hlo import Instruction, Shape
+
+_DEEPEST = 30
+# What puts arrays side by side, and what may stand beside it without computing anything.
+_JOINS = frozenset({"concatenate", "dynamic-update-slice", "pad"})
+_ALONG = REARRANGING | {
+    "parameter",
+    "constant",
+    "broadcast",
+    "maximum",
+    "fusion",
+    "tuple",
+    "get-tuple-element",
+}
+
+
+def stacked_by(use: Use) -> Shape | None:
+    """The stack that a use writes all of a value into, or None where it does something else with it.
+
+    An update of a slot, alone or as a result of a fusion in which the value only changes type or layout before.
+    """
+    user = use.user
+    if user.opcode == "dynamic-update-slice":
+        return user.shape if use.operand == 1 and _has_slots(user) else None
+    if user.opcode != "fusion" or not user.called_computations:
+        return None
+    body = user.called_computations[0]
+    results = body.root.operands if body.root.opcode == "tuple" else (body.root,)
+    for result in results:
+        update = _through(result)
+        if update.opcode == "dynamic-update-slice" and _has_slots(update):
+            written = _through(update.operands[1])
+            if written.opcode == "parameter" and written.proto.parameter_number == use.operand:
+                return update.shape
+    return None
+
+
+def _has_slots(update: Instruction) -> bool:
+    """Whether an update fills one slot of several: all of a buffer but its first dimension."""
+    stack, slot = update.shape.dimensions, update.operands[1].shape.dimensions
+    return len(stack) == len(slot) and stack[:1] > slot[:1] == (1,) and stack[1:] == slot[1:]
+
+
+def _through(value: Instruction) -> Instruction:
+    """What makes a value within a body, behind changes of type and layout."""
+    for _ in range(_DEEPEST):
+        if value.opcode == "fusion" and value.called_computations and not value.shape.is_tuple:
+            inner = _through(value.called_computations[0].root)
+            if inner.opcode != "parameter":
+                return inner
+            value = value.operands[inner.proto.parameter_number]
+        elif value.opcode in REARRANGING and value.operands:
+            value = value.operands[0]
+        else:
+            break
+    return value
+
+
+def parts_of_stack(value: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
+    """What puts a value together, as it stands in the step, and the distinct parameters of the program that it is put
+    together from; none where it is made in another way. Seen behind casts, copies and layout changes."""
+    made, parts = value, list[Instruction]()
+    for _ in range(_DEEPEST):
+        if made.opcode in REARRANGING and made.operands:
+            made = made.operands[0]
+            continue
+        if made.opcode == "concatenate" or (made.opcode == "fusion" and not made.shape.is_tuple):
+            parts = [p for o in made.operands if o.shape.elements and (p := entry_parameter(o)) is not None]
+            whole = sum(p.shape.elements for p in dict.fromkeys(parts))
+            parts = parts if _joins(made) and whole == made.shape.elements else []
+        break
+    return made, tuple(dict.fromkeys(parts))
+
+
+def _joins(made: Instruction) -> bool:
+    """Whether an instruction only puts its operands side by side."""
+    if made.opcode == "concatenate":
+        return True
+    opcodes = body_opcodes(made)
+    return not opcodes.isdisjoint(_JOINS) and opcodes <= _JOINS | _ALONG

@@ -1,0 +1,69 @@
+"""What rules share: places of one pattern, folded into one finding with its price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hloscope.analysis.bundle import Analyses
+from hloscope.analysis.collectives import Collective
+from hloscope.analysis.place import provenance
+from hloscope.analysis.sums import times, total
+from hloscope.hlo import Instruction
+from hloscope.rule import Finding, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One place of a pattern. `moved` and `saved` are HBM bytes of one execution; None is unknown.
+
+    `instruction` stands in the step and tells how often the place runs; `also` are the others of the pattern.
+    """
+
+    instruction: Instruction
+    moved: int | None
+    saved: int | None
+    also: tuple[Instruction, ...] = ()
+
+
+def fold(
+    analyses: Analyses,
+    code: str,
+    severity: Severity,
+    title: str,
+    sites: Sequence[Site],
+    *,
+    advice: str,
+    details: Iterable[str] = (),
+    facts: Mapping[str, Any] | None = None,
+    held: int | None = None,
+) -> Finding:
+    """One finding for places that are alike, in module order; figures count all executions of a step.
+
+    `held` is the memory that they hold at the peak, in all.
+    """
+    runs = [analyses.module.executions(s.instruction.computation) for s in sites]
+    pairs = list(zip(sites, runs, strict=True))
+    return Finding(
+        code=code,
+        severity=severity,
+        title=title,
+        instructions=tuple(dict.fromkeys(i for s in sites for i in (s.instruction, *s.also))),
+        places=len(sites),
+        source=provenance(sites[0].instruction).source,
+        executions=total(runs),
+        bytes=total(times(n, s.moved) for s, n in pairs),
+        saved_bytes=total(times(n, s.saved) for s, n in pairs),
+        saved_seconds=None,
+        fix="none",
+        advice=advice,
+        details=tuple(details),
+        facts=facts or {},
+        held_bytes=held,
+    )
+
+
+def axes_text(collective: Collective) -> str:
+    """The mesh axes of a collective for a title."""
+    return " and ".join(collective.mesh_axes or ()) or "unknown mesh axes"

@@ -1,0 +1,53 @@
+"""Rules stay silent on small modules that come close to what they look for."""
+
+from __future__ import annotations
+
+import pytest
+from expectations import check, example_of, module_of
+from near_misses import NEAR_MISSES
+
+from hloscope.analysis.bundle import Analyses
+from hloscope.engine import run_rules
+
+CASES = [(code, why) for code, cases in NEAR_MISSES.items() for why in cases]
+
+
+@pytest.mark.parametrize(("code", "why"), CASES, ids=[f"{code}: {why}" for code, why in CASES])
+def test_silent(code, why):
+    assert check(NEAR_MISSES[code][why], code) == ()
+
+
+def test_hs205_tells_how_many_of_which_size():
+    (finding,) = check(example_of("HS205"), "HS205")
+    assert finding.details == ("in a step: 64 of 4.0 KiB",)
+    assert finding.executions == 64
+
+
+def test_hs207_tells_what_the_compiler_warned_of():
+    warning = (
+        "spmd_partitioner.cc: [SPMD] Involuntary full rematerialization. The compiler cannot go from sharding"
+        " {devices=[4,1]<=[4]} to {devices=[1,4]<=[4]} efficiently for HLO operation %copy.1 = f32[8,16]{1,0}"
+        ' copy(f32[8,16]{1,0} %x), sharding={devices=[4,1]<=[4]}, metadata={op_name="jit(step)/reshape"}.'
+    )
+    module = module_of(
+        'x = f32[8,16] parameter(0)\nROOT y = f32[8,16] negate(x), metadata={op_name="jit(step)/reshape"}'
+    )
+    (finding,) = run_rules(Analyses(module, compiler_warnings=[warning, "another warning"]), select=["HS207"])
+    assert finding.title == "the compiler replicated f32[8,16] to reshard it"
+    assert [i.name for i in finding.instructions] == ["y"]
+
+
+def test_hs203_counts_the_part_that_nobody_reads():
+    (finding,) = check(example_of("HS203"), "HS203")
+    whole = 4096 * 1024 * 4
+    assert (finding.bytes, finding.saved_bytes) == (whole, whole * 7 // 8)
+
+
+def test_hs204_is_a_remark_on_reductions():
+    text = example_of("HS204").replace(
+        "all-gather(shard), replica_groups=[1,8]<=[8], dimensions={0}",
+        "all-reduce(shard), replica_groups=[1,8]<=[8], to_apply=add",
+    )
+    add = "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b)\n}\n"
+    (finding,) = check(add + text.replace("[512,", "[4096,"), "HS204")
+    assert finding.severity.value == "info"
