@@ -11,6 +11,7 @@ from hloscope.analysis.work import running
 from hloscope.hlo import Instruction, Module, Shape, async_operation, is_async_start
 
 HBM = 0
+_STANDING = frozenset({"copy", "copy-start", "transpose", "fusion", "async-start"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +46,17 @@ class Copy:
         return self.source.shape.element_type != self.after.element_type
 
 
-def copies(module: Module) -> tuple[Copy, ...]:
+def copies(module: Module) -> Iterator[Copy]:
     """Every copy and transpose from HBM to HBM, alone, as a fusion of nothing else, or asynchronous."""
-    places = (c for c, place in running(module).items() if not place.asynchronous)
-    return tuple(copy for c in places for i in c.instructions for copy in _copy(i))
+    for computation, place in running(module).items():
+        if not place.asynchronous:
+            for instruction in computation.instructions:
+                yield from _copy(instruction)
 
 
 def _copy(instruction: Instruction) -> Iterator[Copy]:
+    if instruction.opcode not in _STANDING:
+        return
     if is_async_start(instruction.opcode):
         operation = async_operation(instruction)
         work, operands = operation.work, operation.operands
