@@ -3,6 +3,8 @@
 A part is (function, arguments); the parts of a step share nothing but the mesh, and are compiled as one.
 """
 
+# pyright: basic
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
