@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloscope.analysis.values import REARRANGING
+from hloscope.analysis.values import REARRANGING, passed_on
 from hloscope.hlo import Instruction, Module
 
 _MASKING = REARRANGING | {"broadcast", "and", "or", "not"}
@@ -61,18 +61,22 @@ def _compares_numbers(mask: Instruction, depth: int = 0) -> bool:
     """Whether a mask is made by comparing something with the numbers of rows or groups."""
     if mask.opcode == "compare":
         return any(_is_iota(o) for o in mask.operands)
-    if mask.opcode not in _MASKING or depth > _DEEPEST:
+    if depth > _DEEPEST:
         return False
-    return any(_compares_numbers(o, depth + 1) for o in mask.operands)
+    if mask.opcode in _MASKING:
+        return any(_compares_numbers(o, depth + 1) for o in mask.operands)
+    before = passed_on(mask)
+    return before is not None and _compares_numbers(before, depth + 1)
 
 
 def _is_iota(value: Instruction) -> bool:
     for _ in range(_DEEPEST):
         if value.opcode == "iota":
             return True
-        if value.opcode not in _MASKING or not value.operands:
+        before = value.operands[0] if value.opcode in _MASKING and value.operands else passed_on(value)
+        if before is None:
             return False
-        value = value.operands[0]
+        value = before
     return False
 
 

@@ -106,7 +106,7 @@ def _connected(seed: GroupedMatmul) -> dict[int, Instruction]:
     queue = [*seed.buffers, seed.instruction]
     while queue:
         value = queue.pop()
-        if value.id in values or not _is_wide(value.shape, rows):
+        if value.id in values or not _is_wide(value.shape, rows) or _only_collects(value):
             continue
         values[value.id] = value
         queue += [u for u in value.users if _joins(u, rows, known)]
@@ -120,6 +120,11 @@ def _joins(value: Instruction, rows: int, known: dict[int, bool]) -> bool:
     if value.id not in known:
         known[value.id] = is_row_wise(value, rows) or recognise(value) is not None
     return known[value.id]
+
+
+def _only_collects(value: Instruction) -> bool:
+    """Whether a value is a tuple of things that need not have to do with each other: a loop's state, a result."""
+    return value.shape.is_tuple and value.opcode in ("tuple", "parameter", "while", "conditional", "call")
 
 
 def _is_wide(shape: Shape, rows: int) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hloscope.analysis.uses import Use
 from hloscope.analysis.values import REARRANGING, entry_parameter
 from hloscope.analysis.work import body_opcodes
 from hloscope.hlo import Instruction, Shape
 
 _DEEPEST = 30
+_MOST_PARTS = 2000
 # What puts arrays side by side, and what may stand beside it without computing anything.
 _JOINS = frozenset({"concatenate", "dynamic-update-slice", "pad"})
 _ALONG = REARRANGING | {
@@ -66,22 +69,35 @@ def _through(value: Instruction) -> Instruction:
 def parts_of_stack(value: Instruction) -> tuple[Instruction, tuple[Instruction, ...]]:
     """What puts a value together, as it stands in the step, and the distinct parameters of the program that it is put
     together from; none where it is made in another way. Seen behind casts, copies and layout changes."""
-    made, parts = value, list[Instruction]()
-    for _ in range(_DEEPEST):
-        if made.opcode in REARRANGING and made.operands:
-            made = made.operands[0]
-            continue
-        if made.opcode == "concatenate" or (made.opcode == "fusion" and not made.shape.is_tuple):
-            parts = [p for o in made.operands if o.shape.elements and (p := entry_parameter(o)) is not None]
-            whole = sum(p.shape.elements for p in dict.fromkeys(parts))
-            parts = parts if _joins(made) and whole == made.shape.elements else []
-        break
-    return made, tuple(dict.fromkeys(parts))
+    made = value
+    while made.opcode in REARRANGING and made.operands:
+        made = made.operands[0]
+    parts = dict.fromkeys(_parts(made))
+    known = sum(p.shape.elements for p in parts)
+    # The first part may stand in a buffer that is made otherwise.
+    return made, tuple(parts) if made.shape.elements < 2 * known <= 2 * made.shape.elements else ()
+
+
+def _parts(made: Instruction) -> Iterator[Instruction]:
+    """The parameters that are put side by side, at once or one after another into the same buffer."""
+    current: Instruction | None = made
+    for _ in range(_MOST_PARTS):
+        if current is None or current.shape.is_tuple or not _joins(current):
+            return
+        before: Instruction | None = None
+        for operand in current.operands:
+            if operand.shape.elements == made.shape.elements:
+                before = operand
+            elif operand.shape.elements > 1 and (parameter := entry_parameter(operand)) is not None:
+                yield parameter
+        current = before
 
 
 def _joins(made: Instruction) -> bool:
     """Whether an instruction only puts its operands side by side."""
-    if made.opcode == "concatenate":
+    if made.opcode in ("concatenate", "dynamic-update-slice"):
         return True
+    if made.opcode != "fusion":
+        return False
     opcodes = body_opcodes(made)
     return not opcodes.isdisjoint(_JOINS) and opcodes <= _JOINS | _ALONG

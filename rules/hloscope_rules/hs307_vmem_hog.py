@@ -32,7 +32,7 @@ def vmem_hog(analyses: Analyses, *, share: float = 0.75) -> Iterable[Finding]:
     ```hlo
     p = bf16[1024,1024] parameter(0)
     near = bf16[1024,1024]{1,0:S(1)} negate(p)
-    ROOT y = bf16[1024,1024] custom-call(near), custom_call_target="tpu_custom_call", backend_config={"scoped_memory_configs":[{"memory_space":"1","offset":"0","size":"100000000"}]}  // expect: HS307
+    ROOT y = bf16[1024,1024] custom-call(near), custom_call_target="tpu_custom_call", backend_config={"scoped_memory_configs": [{"memory_space": "1", "offset": "0", "size": "100000000"}]}  // expect: HS307
     ```
 
     ## What to do

@@ -64,6 +64,6 @@ def stacked_weights(analyses: Analyses) -> Iterable[Finding]:
                 for s, _ in stacks
             ],
             advice="keep the weights of all experts as one parameter",
-            details=(f"of {stacks[0][1]} parameters; {size(once)} read and written each time",),
+            details=(f"of {stacks[0][1]} parameters or more; {size(once)} read and written each time",),
             facts={"parts": stacks[0][1]},
         )

@@ -10,7 +10,7 @@ import re
 from hloscope.hlo import Module, protos
 
 _VMEM = 1
-_SCOPED = re.compile(rb'"memory_space":"1","offset":"0","size":"(\d+)"')
+_SCOPED = re.compile(rb'"memory_space": ?"1", ?"offset": ?"0", ?"size": ?"(\d+)"')
 _PLUMBING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 
 
