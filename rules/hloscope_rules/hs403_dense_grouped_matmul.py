@@ -42,7 +42,7 @@ def dense_grouped_matmul(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -
 
     ## What to do
     Sort rows by expert and use a grouped matmul: `ragged_dot` with shapes that its kernel supports (dimensions that are
-    multiples of 128, bf16), or a Pallas kernel such as `hloscope_kernels.ragged_dot`.
+    multiples of 128, bf16), or a Pallas kernel such as the `ragged_dot` of hloscope_kernels.
 
     ## Fix safety
     No automatic fix yet. A grouped matmul leaves out products with zeros, which add nothing unless a weight is not finite.

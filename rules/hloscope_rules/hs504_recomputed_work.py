@@ -40,7 +40,7 @@ def recomputed_work(analyses: Analyses) -> Iterable[Finding]:
     q = bf16[8,2048,128] parameter(0)
     k = bf16[8,2048,128] parameter(1)
     v = bf16[8,2048,128] parameter(2)
-    ROOT o = bf16[8,2048,128] custom-call(q, k, v), custom_call_target="tpu_custom_call", metadata={op_name="jit(step)/transpose(jvp())/checkpoint/rematted_computation/attention"}  // expect: HS504
+    ROOT o = bf16[8,2048,128] custom-call(q, k, v), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/transpose(jvp())/rematted_computation/mha"}  // expect: HS504
     ```
 
     ## What to do
