@@ -1,4 +1,3 @@
-# pyright: basic, reportMissingImports=false
 
 """What XProf knows of a module, for checking: run with XProf's own Python, prints one JSON object.
 

@@ -1,6 +1,5 @@
 """A project's settings: where they are found, what they may say, what is refused."""
 
-# pyright: basic
 from __future__ import annotations
 
 from pathlib import Path

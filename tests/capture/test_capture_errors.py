@@ -1,4 +1,3 @@
-# pyright: basic, reportArgumentType=false
 """Everything that can go wrong says so in one line, and leaves nothing behind."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic, reportArgumentType=false
 """Artifacts on disk and the store that keeps them, without jax."""
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """`hloscope check`: exit codes, formats, settings, baselines."""
 
-# pyright: basic
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """The skeleton of a rule is a rule: it passes its own test, the linters and what holds for all rules."""
 
-# pyright: basic
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """The pages in docs/rules are made from the docstrings."""
 
-# pyright: basic
 from __future__ import annotations
 
 import os

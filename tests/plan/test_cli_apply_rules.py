@@ -1,4 +1,3 @@
-# pyright: basic
 """`hloscope apply-rules` and `analyze --plan`, on a step that compiles in seconds."""
 
 from __future__ import annotations

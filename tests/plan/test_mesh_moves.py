@@ -1,4 +1,3 @@
-# pyright: basic
 """Moving a parameter's sharded axis: what moves with it, what stays, and what is refused."""
 
 from __future__ import annotations

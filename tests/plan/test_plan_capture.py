@@ -1,4 +1,3 @@
-# pyright: basic
 """Plans in the worker that compiles, and what a worker tells of a step."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """Plans as files: what is written is read again, and what is no plan is told apart."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """The planner without a compiler: what is tried, what is kept, and why, on recorded figures."""
 
 from __future__ import annotations

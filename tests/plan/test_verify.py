@@ -1,4 +1,3 @@
-# pyright: basic
 """Comparing a step with its rewritten form, and what a broken rewrite looks like."""
 
 from __future__ import annotations

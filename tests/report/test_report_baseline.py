@@ -1,6 +1,5 @@
 """Baselines: written, read, edited, and held against what is found."""
 
-# pyright: basic
 from __future__ import annotations
 
 import tomllib

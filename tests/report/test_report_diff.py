@@ -1,6 +1,5 @@
 """Diffs: nothing between equals, the same both ways, and what really differs between two compilers and shardings."""
 
-# pyright: basic
 from __future__ import annotations
 
 import copy

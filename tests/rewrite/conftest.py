@@ -1,7 +1,6 @@
 """Eight host devices, whatever the machine has; jax takes their number only before it first runs something."""
 
 # jax and jaxprs have no types worth checking here.
-# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Small programs on a ragged buffer, some of which read its dead rows."""
 
 # jax and jaxprs have no types worth checking here.
-# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Random row-wise programs: rewritten they give the same bits below the limit, with NaN behind it."""
 
 # jax and jaxprs have no types worth checking here.
-# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 

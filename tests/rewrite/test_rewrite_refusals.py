@@ -1,7 +1,6 @@
 """Programs whose dead rows are read: each must be left as it is, and a broken proof rule must be noticed."""
 
 # jax and jaxprs have no types worth checking here.
-# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Steps rewritten with valid-row kernels: the same results with NaN in every row that a kernel may leave unwritten."""
 
 # jax and jaxprs have no types worth checking here.
-# pyright: basic, reportMissingImports=false
 
 from __future__ import annotations
 

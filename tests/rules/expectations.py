@@ -1,7 +1,5 @@
 """Modules with their expectations beside the instructions: `// expect: HS104, HS201` at the end of a line."""
 
-# pyright: basic
-
 from __future__ import annotations
 
 import re

@@ -1,6 +1,5 @@
 """What must hold for every rule."""
 
-# pyright: basic
 from __future__ import annotations
 
 import re

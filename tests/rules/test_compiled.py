@@ -1,7 +1,5 @@
 """The rules on steps that are compiled here, where both sides of each rule can be had."""
 
-# pyright: basic
-
 from __future__ import annotations
 
 from functools import cache

@@ -1,6 +1,5 @@
 """Fingerprints stay when names, numbers, lines, fusions and spellings of op names change."""
 
-# pyright: basic
 from __future__ import annotations
 
 from dataclasses import replace

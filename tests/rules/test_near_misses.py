@@ -1,7 +1,5 @@
 """Rules stay silent on small modules that come close to what they look for."""
 
-# pyright: basic
-
 from __future__ import annotations
 
 import pytest

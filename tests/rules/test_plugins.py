@@ -1,6 +1,5 @@
 """Rules of other distributions, found by entry points; broken ones give one line."""
 
-# pyright: basic
 from __future__ import annotations
 
 import json

@@ -1,6 +1,5 @@
 """Each rule fires where it should on real modules, and nowhere else."""
 
-# pyright: basic
 from __future__ import annotations
 
 from typing import Any

@@ -1,7 +1,5 @@
 """What every rule finds on every real module at hand, for review: `UPDATE_GOLDEN=1` writes the table anew."""
 
-# pyright: basic
-
 from __future__ import annotations
 
 import os
