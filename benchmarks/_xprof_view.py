@@ -1,4 +1,3 @@
-
 """What XProf knows of a module, for checking: run with XProf's own Python, prints one JSON object.
 
     python _xprof_view.py RUN_FOLDER MODULE TEXT_FILE

@@ -16,7 +16,7 @@ from hloscope.analysis.fusion_use import instruction_use
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hloscope.hlo import Computation, Instruction, Module
+    from hloscope.hlo import Computation, Instruction, Module, protos
 
 # One operation of the transcendental unit for each element, and one of vector arithmetic.
 _TRANSCENDENTAL = frozenset({
@@ -121,6 +121,7 @@ def _single(instruction: Instruction, needed: float) -> Work:
         return Work(is_least=True)
     elements = round(_elements(instruction) * needed)
     return Work(
+        is_least=opcode == "reduce-window" and _window_steps(instruction) > 0,
         arithmetic=elements if opcode in _ARITHMETIC or opcode in _REDUCING else 0,
         transcendentals=elements if opcode in _TRANSCENDENTAL else 0,
     )
@@ -128,12 +129,26 @@ def _single(instruction: Instruction, needed: float) -> Work:
 
 def _elements(instruction: Instruction) -> int:
     """Elements that an operation is done on: those of the operand where it reduces."""
-    opcode = instruction.opcode
-    if opcode == "reduce" and instruction.operands:
+    if instruction.opcode == "reduce" and instruction.operands:
         return instruction.operands[0].shape.elements
-    if opcode == "reduce-window":
-        size = 1
-        for window in instruction.proto.window.dimensions:
-            size *= window.size
-        return instruction.shape.elements * size
+    if instruction.opcode == "reduce-window" and instruction.operands:
+        return instruction.operands[0].shape.elements + instruction.shape.elements * _window_steps(
+            instruction
+        )
     return instruction.shape.elements
+
+
+def _window_steps(reduction: Instruction) -> int:
+    """Operations for each element of a windowed reduction's result, beyond one for each that is read.
+
+    The compiler writes "reduce, and spread the result again" as a window that covers its dimension at every
+    position: no operation more. A window that slides takes at least as many as doubling does.
+    """
+    dimensions = zip(reduction.operands[0].shape.dimensions, reduction.proto.window.dimensions, strict=False)
+    return sum((w.size - 1).bit_length() for n, w in dimensions if not _covers(w, n))
+
+
+def _covers(window: protos.WindowDimension, size: int) -> bool:
+    """Whether a window sees all of its dimension wherever it stands."""
+    reach = size - 1
+    return min(window.padding_low, window.padding_high, window.size - 1 - reach) >= reach

@@ -168,7 +168,7 @@ class _Run:
     timeout: float | None
     on_event: Callable[[Event], None] | None
     listings: Path | None = None
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: time.monotonic())
     during: Stage = "start"
     last: dict[str, Any] | None = None
 

@@ -81,11 +81,12 @@ def _add_details(grid: Table, details: Sequence[str], everything: bool) -> None:
 
 def _figures(finding: Finding) -> RenderableType:
     """Severity, extent and waste, and beside or below them the source."""
-    figures = joined((finding.severity.value, plural(finding.places, "site"), _waste(finding)))
+    figures = joined((finding.severity.value, plural(finding.places, "site"), waste(finding)))
     return beside(words((figures, "bold")), words((cut(where(finding.source), 60), "dim")))
 
 
-def _waste(finding: Finding) -> str:
+def waste(finding: Finding) -> str:
+    """What a finding costs, in words."""
     if finding.saved_bytes is not None:
         time = "" if finding.saved_seconds is None else f", about {duration(finding.saved_seconds)}"
         return f"{size(finding.saved_bytes)}{time} wasted a step"

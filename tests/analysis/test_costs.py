@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.costs import Cost
 from hloscope.analysis.costs_matmul import positions
+from hloscope.analysis.costs_work import work_in
 from hloscope.devices import chips
 from hloscope.hlo import protos
 
@@ -69,6 +70,32 @@ def test_operands_of_32_bits_take_passes(types: tuple[str, str], precision: list
         precision_config=protos.PrecisionConfig(operand_precision=precision),
     )  # fmt: skip
     assert cost_of_last(hlo).seconds == pytest.approx(2 * 8192**3 * passes / 918e12)
+
+
+@pytest.mark.parametrize(
+    ("size", "low", "high", "operations", "limit"),
+    [
+        (2 * 2048 - 1, 2047, 2047, 1, None),  # each line reduced, the result spread over it again
+        (2048, 2047, 0, 1 + 11, "lower"),  # a running sum
+        (3, 1, 1, 1 + 2, "lower"),
+    ],
+)
+def test_a_window_over_its_whole_dimension_is_one_reduction(
+    size: int, low: int, high: int, operations: int, limit: str | None
+):
+    hlo = HloBuilder()
+    entry = hlo.entry()
+    x = entry.parameter("f32[512,2048]{1,0:T(8,128)S(1)}")
+    window = protos.Window(
+        dimensions=[
+            protos.WindowDimension(size=1, stride=1),
+            protos.WindowDimension(size=size, stride=1, padding_low=low, padding_high=high),
+        ]
+    )
+    entry.add("reduce-window", "f32[512,2048]{1,0:T(8,128)S(1)}", x, entry.parameter("f32[]"), window=window)
+    root = hlo.module().entry.root
+    work = work_in(root)
+    assert (work.arithmetic, work.is_least) == (operations * 512 * 2048, limit == "lower")
 
 
 def convolution(body: Body, dilated: bool) -> None:

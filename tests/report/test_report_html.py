@@ -18,6 +18,7 @@ from hloscope.errors import UserError
 from hloscope.report.build import load
 from hloscope.report.html import page as html_page
 from hloscope.report.html.charts import memory_curve, peak_treemaps
+from hloscope.report.html.tables import census, collectives, temporaries
 from hloscope.report.model import Report
 
 
@@ -89,6 +90,11 @@ def test_every_row_of_the_report_is_in_a_table(page: str, deepseek: Report) -> N
     assert Page(page).tags.count("tr") == rows + 3
 
 
+def test_every_row_has_a_cell_for_each_heading(deepseek: Report) -> None:
+    for table in (temporaries(deepseek), census(deepseek), collectives(deepseek)):
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
 def test_the_curve_ends_where_the_report_says(deepseek: Report) -> None:
     curve = memory_curve(deepseek.memory)
     assert curve is not None
@@ -109,6 +115,12 @@ def test_a_treemap_adds_up_to_the_peak(name: str, deepseek: Report) -> None:
     assert all(values[parent] == total for parent, total in inner.items() if parent)
 
 
+def test_the_roofline_has_the_families_with_a_time(page: str, deepseek: Report) -> None:
+    (trace,) = embedded(page)["charts"]["roofline"]["data"]
+    assert trace["x"] == [p.intensity for p in deepseek.time.roofline if p.intensity]
+    assert all(0 < share <= 1.01 for share in trace["y"])
+
+
 def test_a_buffer_tells_its_life(page: str, deepseek: Report) -> None:
     first, told = deepseek.memory.buffers_at_peak[0], embedded(page)["buffers"][0]
     assert (told["bytes"], told["first"], told["last"]) == (first.bytes, first.first, first.last)
@@ -124,7 +136,7 @@ def test_a_module_of_which_little_is_known_has_a_page_too(tmp_path: Path) -> Non
     )
     page = load(path).to_html()
     assert "unknown" in page
-    assert embedded(page)["charts"] == {"curve": None, "treemaps": {}}
+    assert embedded(page)["charts"] == {"curve": None, "treemaps": {}, "roofline": None}
 
 
 def test_names_stay_names(hostile: Report) -> None:
@@ -158,7 +170,7 @@ def test_a_step_that_does_not_fit_says_where_to_begin(dump_file: Callable[[str],
     made = Page(load(dump_file("oom"), topology="v5e:2x4").to_html())
     text = " ".join(" ".join(made.text).split())
     assert (
-        "8.7 GiB too much. Findings about what is alive at the peak: HS101 (10.0 GiB), HS101 (1.2 GiB)"
+        "8.7 GiB too much. Findings about what is alive at the peak: HS308 (10.0 GiB), HS101 (10.0 GiB)"
         in text
     )
     assert "The compile failed: the step does not fit" in text

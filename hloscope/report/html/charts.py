@@ -10,10 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hloscope.report.terminal import cut
-from hloscope.units import size, where
+from hloscope.units import duration, size, where
 
 if TYPE_CHECKING:
     from hloscope.analysis.memory import Buffer, Memory
+    from hloscope.analysis.step_time import StepTime
 
 Figure = dict[str, Any]  # plotly's: `data` and `layout`
 
@@ -88,6 +89,36 @@ def peak_treemaps(memory: Memory) -> dict[str, Figure]:
         "by phase and family": _treemap(_by_family(memory)),
         "by source file": _treemap(_by_source(memory.buffers_at_peak)),
     }
+
+
+def roofline(time: StepTime) -> Figure | None:
+    """Families by FLOP per HBM byte and by the share of the peak that they reach; None if no time is known."""
+    points = [p for p in time.roofline if p.intensity]
+    if not points:
+        return None
+    longest = max(p.seconds for p in points)
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [p.intensity for p in points],
+        "y": [max(p.compute_share, p.bandwidth_share) for p in points],
+        "marker": {
+            "size": [8 + 40 * (p.seconds / longest) ** 0.5 for p in points],
+            "color": [RED if p.compute_share > p.bandwidth_share else BLUE for p in points],
+            "opacity": 0.7,
+        },
+        "customdata": [
+            [_text(p.family), duration(p.seconds), p.compute_share, p.bandwidth_share] for p in points
+        ],
+        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]} · %{x:,.1f} FLOP per byte<br>"
+        "%{customdata[2]:.0%} of peak FLOP/s, %{customdata[3]:.0%} of peak HBM<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "FLOP per HBM byte"}},
+        "yaxis": {"title": {"text": "share of the nearer peak"}, "tickformat": ".0%", "rangemode": "tozero"},
+        "showlegend": False,
+    }
+    return _checked([trace], layout)
 
 
 # Path from the root, bytes, phase, number of the buffer or -1. What stands before a NUL keeps like names apart.

@@ -129,6 +129,7 @@ function drawCharts() {
       choices.append(button);
     }
   drawCurve();
+  draw("roofline", data.charts.roofline);
   if (kept === null && data.peak !== null) showAlive(data.peak);
   const pressed = document.querySelector('#choices button[aria-pressed="true"]');
   if (names.length) drawTreemap(pressed?.textContent ?? names[0]);

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloscope.errors import UserError
 from hloscope.report.escape import printable
-from hloscope.units import count, percent, plural, size, where
+from hloscope.units import count, duration, percent, plural, size, where
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -32,11 +32,17 @@ def render_html(report: Report) -> str:
     from hloscope.report.html import charts
     from hloscope.report.html.tables import census, collectives, findings, temporaries
 
-    drawn = {"curve": charts.memory_curve(report.memory), "treemaps": charts.peak_treemaps(report.memory)}
+    drawn = {
+        "curve": charts.memory_curve(report.memory),
+        "treemaps": charts.peak_treemaps(report.memory),
+        "roofline": charts.roofline(report.time),
+    }
     return _template().render(
         report=report,
         target=report.target,
         memory=report.memory,
+        time=report.time,
+        has_roofline=drawn["roofline"] is not None,
         verdict=_verdict(report),
         findings=findings(report),
         tables=[t for t in (temporaries(report), census(report), collectives(report)) if t.rows],
@@ -71,7 +77,13 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"size": size, "count": count, "printable": printable, "where": where}
+    environment.filters |= {
+        "size": size,
+        "count": count,
+        "duration": duration,
+        "printable": printable,
+        "where": where,
+    }
     environment.globals.update(plural=plural, percent=percent)  # pyright: ignore[reportCallIssue, reportArgumentType]
     return environment.from_string(_HERE.joinpath("page.html.j2").read_text("utf-8"))
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hloscope.report.escape import printable
-from hloscope.units import UNKNOWN, count, percent, size, where
+from hloscope.report.text_findings import waste
+from hloscope.units import UNKNOWN, count, duration, percent, size, where
 
 if TYPE_CHECKING:
     from hloscope.report.model import Report
-    from hloscope.rule import Finding
 
 _LONGEST = 200
 
@@ -73,7 +73,19 @@ def census(report: Report) -> HtmlTable:
         key="census",
         title="Fusion census",
         note="runs in one step, loop trips included; HBM bytes of all runs, and their share of those that are known",
-        columns=("family", "phase", "shape", "count", "runs", "HBM bytes", "share", "kind", "made by"),
+        columns=(
+            "family",
+            "phase",
+            "shape",
+            "count",
+            "runs",
+            "HBM bytes",
+            "share",
+            "time",
+            "bound by",
+            "kind",
+            "made by",
+        ),
         rows=[
             (
                 _text(f.family),
@@ -83,10 +95,12 @@ def census(report: Report) -> HtmlTable:
                 _number(f.executions),
                 _bytes(f.bytes),
                 _share(f.bytes, total),
+                _time(t.seconds),
+                _text(t.bound_by or UNKNOWN),
                 _text(f.kind),
                 _text(where(f.source)),
             )
-            for f in families
+            for f, t in zip(families, report.time.families, strict=True)
         ],
         ordered_by=5,
     )
@@ -110,6 +124,8 @@ def collectives(report: Report) -> HtmlTable:
             "runs",
             "payload",
             "share",
+            "time",
+            "exposed",
             "on",
             "made by",
         ),
@@ -124,10 +140,12 @@ def collectives(report: Report) -> HtmlTable:
                 _number(c.executions),
                 _bytes(c.bytes),
                 _share(c.bytes, total),
+                _time(t.seconds),
+                _time(t.step_seconds),
                 _text(c.offload or ""),
                 _text(where(c.source)),
             )
-            for c in found
+            for c, t in zip(found, report.time.collectives, strict=True)
         ],
         ordered_by=7,
     )
@@ -138,15 +156,7 @@ def findings(report: Report) -> list[dict[str, Any]]:
     from hloscope.engine import load_rules
 
     rules = {r.code: r for r in load_rules()}
-    return [{"finding": f, "waste": _waste(f), "rule": rules.get(f.code)} for f in report.findings]
-
-
-def _waste(finding: Finding) -> str:
-    if finding.saved_bytes is not None:
-        return f"{size(finding.saved_bytes)} wasted a step"
-    if finding.bytes is not None:
-        return f"{size(finding.bytes)} moved a step, waste unknown"
-    return "waste unknown"
+    return [{"finding": f, "waste": waste(f), "rule": rules.get(f.code)} for f in report.findings]
 
 
 def _over(axes: Sequence[str] | None, group_size: int | None) -> str:
@@ -166,6 +176,10 @@ def _number(value: int | None) -> Cell:
 
 def _bytes(value: int | None) -> Cell:
     return Cell(size(value), -1 if value is None else value)
+
+
+def _time(value: float | None) -> Cell:
+    return Cell(duration(value), -1 if value is None else value)
 
 
 def _share(value: int | None, total: int) -> Cell:
