@@ -97,3 +97,25 @@ def initial_state(parameters: Parameters, mesh: Mesh, seed: int = 0) -> State:
     mean, variance = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
     state = State(params, mean, variance, jnp.zeros((), jnp.int32))
     return jax.device_put(state, shardings(abstract_state(parameters, mesh)))
+
+
+def sampler(parameters: Parameters, trunk: Trunk, mesh: Mesh) -> Callable[[int], tuple[State, Tree]]:
+    """What makes values to run a step with from a seed: a state in the midst of training, and a batch."""
+
+    def sample(seed: int) -> tuple[State, Tree]:
+        state = initial_state(parameters, mesh, seed)
+        keys = iter(jax.random.split(jax.random.key(seed + 1), len(jax.tree.leaves(state))))
+
+        def drawn(p: Array) -> Array:
+            return 1e-2 * jax.random.normal(next(keys), p.shape, p.dtype)
+
+        # Far from zero, where a moment's last bit would decide the sign of a whole update.
+        mean, deviation = jax.tree.map(drawn, state.params), jax.tree.map(drawn, state.params)
+        variance = jax.tree.map(lambda d: 1e-4 + jnp.square(d), deviation)
+        ids = jax.random.randint(next(keys), (trunk.batch, trunk.sequence + 1), 0, trunk.vocab, jnp.int32)
+        return State(state.params, mean, variance, state.steps + 100), {
+            "inputs": ids[:, :-1],
+            "targets": ids[:, 1:],
+        }
+
+    return sample

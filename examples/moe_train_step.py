@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from _moe import Experts, moe_layer
-from _training import abstract_batch, abstract_state, shardings, training_step
+from _training import abstract_batch, abstract_state, sampler, shardings, training_step
 from _transformer import Parameters, Trunk, next_token_loss, trunk_parameters
 from jax.sharding import Mesh
 
@@ -72,4 +72,5 @@ def train_step(topology: hs.Topology) -> hs.Step:
         args=(state, abstract_batch(trunk, mesh)),
         donate_argnums=(0,),
         out_shardings=(shardings(state), None),
+        sample=sampler(parameters(trunk, experts), trunk, mesh),
     )

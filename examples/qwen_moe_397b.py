@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import jax.numpy as jnp
 from _moe import Experts
-from _training import abstract_batch, abstract_state, shardings, training_step
+from _training import abstract_batch, abstract_state, sampler, shardings, training_step
 from _transformer import Trunk
 from moe_train_step import loss, parameters
 
@@ -69,4 +69,5 @@ def train_step(topology: hs.Topology) -> hs.Step:
         args=(state, abstract_batch(trunk, mesh)),
         donate_argnums=(0,),
         out_shardings=(shardings(state), None),
+        sample=sampler(parameters(trunk, experts), trunk, mesh),
     )
