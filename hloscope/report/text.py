@@ -26,6 +26,7 @@ from hloscope.units import UNKNOWN, count, duration, plural, size, where
 
 _SHOWN_FAMILIES = 10
 _SHOWN_WARNINGS = 4
+_NAMED_CODES = 3
 _SHOWN_OVERRUN = 5
 
 
@@ -76,7 +77,8 @@ def _verdict(found: Sequence[Finding]) -> Iterator[RenderableType]:
     """What the findings at the end come to, for who reads only the top."""
     if not found:
         return
-    codes = " and ".join(dict.fromkeys(f.code for f in found))
+    names = list(dict.fromkeys(f.code for f in found))
+    codes = " and ".join(names) if len(names) <= _NAMED_CODES else f"{len(names)} rules"
     wasted = [f.saved_bytes for f in found if f.saved_bytes is not None]
     # What has no price is not free: the sum of the others is then only a lower bound.
     least = "" if len(wasted) == len(found) else "at least "
