@@ -13,16 +13,23 @@ from hloscope.rule import Finding
 
 
 def stamp(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings with their fingerprints. Those that cannot be told apart are numbered in their order: one of
+    """The findings with their fingerprints. Those that cannot be told apart are numbered by their titles: one of
     them is known as long as there are no more of them than there were."""
+    all_found = list(findings)
+    identities = [identity_of(f) for f in all_found]
+    numbers: dict[int, int] = {}
     seen: Counter[str] = Counter()
-    stamped: list[Finding] = []
-    for finding in findings:
-        identity = identity_of(finding)
-        text = f"{identity}\n{seen[identity]}"
-        seen[identity] += 1
-        stamped.append(replace(finding, fingerprint=hashlib.sha256(text.encode()).hexdigest()[:12]))
-    return tuple(stamped)
+    for index in sorted(range(len(all_found)), key=lambda i: all_found[i].title):
+        numbers[index] = seen[identities[index]]
+        seen[identities[index]] += 1
+    return tuple(
+        replace(finding, fingerprint=_digest(f"{identity}\n{numbers[index]}"))
+        for index, (finding, identity) in enumerate(zip(all_found, identities, strict=True))
+    )
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def identity_of(finding: Finding) -> str:

@@ -66,7 +66,11 @@ def dispatch_glue(analyses: Analyses, *, many: int = 16) -> Iterable[Finding]:
             "HS501",
             Severity.INFO,
             f"index work around {rows:,} ragged rows of {groups} groups {phase}: many small kernels",
-            [Site(instruction=w, moved=hbm_bytes(w), saved=None) for w in found.values()],
+            # The first stands for all: the same one whatever the order of the instructions.
+            [
+                Site(instruction=w, moved=hbm_bytes(w), saved=None)
+                for w in sorted(found.values(), key=lambda w: w.op_name, reverse=True)
+            ],
             advice="save sort order and group sizes for backward, sort once, or dispatch in one kernel",
             details=(f"{count(len(found))} instructions: " + ", ".join(f"{n} {kind}" for kind, n in kinds),),
             facts={"rows": rows, "groups": groups, "instructions": len(found)},

@@ -111,12 +111,12 @@ def test_store_never_gives_out_what_is_damaged(damage, tmp_path: Path) -> None:
 
 
 def test_store_drops_what_was_used_longest_ago(tmp_path: Path) -> None:
-    store = a_store(tmp_path, limit=25_000)
+    store = a_store(tmp_path, limit=250_000)
     for number, key in enumerate("abc"):
-        stored = store.publish(an_artifact(store.staging() / "artifact", key=key, content=bytes(7_000)))
+        stored = store.publish(an_artifact(store.staging() / "artifact", key=key, content=bytes(70_000)))
         os.utime(stored.path / MANIFEST, (1_000_000 + number,) * 2)
     assert store.lookup("a") is not None
-    store.publish(an_artifact(store.staging() / "artifact", key="d", content=bytes(7_000)))
+    store.publish(an_artifact(store.staging() / "artifact", key="d", content=bytes(70_000)))
     assert {key for key in "abcd" if store.lookup(key)} == {"a", "c", "d"}
 
 

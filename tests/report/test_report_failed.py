@@ -69,7 +69,7 @@ def test_out_of_memory(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert err == f"error: {said}\n"
     assert out.startswith("jit_step · v5e, 8 devices · ")
     assert f"the compile failed: {said}" in " ".join(out.split())
-    assert "8.7 GiB too much  findings about what is alive at the peak\n  HS101  10.0 GiB" in out
+    assert "8.7 GiB too much  findings about what is alive at the peak\n  HS308  10.0 GiB" in out
     report = json.loads((dump / "report.json").read_text())
     assert (report["target"]["status"], report["target"]["topology"]) == ("failed", "v5e:2x4")
     assert report["target"]["flags"] == {"xla_tpu_scoped_vmem_limit_kib": "65536"}

@@ -193,7 +193,7 @@ Ragged buffers  only the first sum(group_sizes) rows are tokens
 def test_ragged_buffers_are_shown_with_who_told_their_share(
     fraction: float | None, share: str, reason: str, report: Callable[..., Report]
 ) -> None:
-    text = report("deepseek", valid_fraction=fraction).to_text(width=120)
+    text = report("deepseek", valid_fraction=fraction).to_text(width=120, everything=True)
     assert RAGGED.format(share=share, reason=reason) in text
     assert ("--valid-fraction 0.5" in text) == (fraction is None)
     assert ("HS101" in text) == (fraction != 1)
