@@ -50,8 +50,9 @@ def test_the_moe_step_wastes_what_its_spare_rows_cost():
         "the two halves of the gradient are joined in a pass of their own"
     )
     assert joined[0].instructions[0].shape.short == "bf16[32768,1536]"
-    assert all(f.executions == 8 for f in report.findings), "once a layer"
-    assert all(f.source is not None and f.source.file.endswith("_moe.py") for f in report.findings)
+    streamed = [f for f in report.findings if f.code in ("HS101", "HS102")]
+    assert all(f.executions == 8 for f in streamed), "once a layer"
+    assert all(f.source is not None and f.source.file.endswith("_moe.py") for f in streamed)
 
 
 def test_the_moe_step_reduce_scatters_over_both_axes():
@@ -61,9 +62,9 @@ def test_the_moe_step_reduce_scatters_over_both_axes():
     assert {("fsdp",), ("expert",)} <= {c.mesh_axes for c in scatters}
 
 
-def test_nothing_is_found_in_the_dense_step():
+def test_nothing_ragged_is_found_in_the_dense_step():
     _, report = compiled("dense_train_step.py")
-    assert report.findings == ()
+    assert not [f.title for f in report.findings if f.code.startswith(("HS1", "HS4")) or f.code == "HS201"]
     assert report.ragged_buffers == ()
 
 
