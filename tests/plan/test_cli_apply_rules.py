@@ -62,7 +62,7 @@ def test_a_plan_is_for_steps(run: Run, tmp_path: Path, dump_file: Callable[[str]
 @pytest.mark.tpu_compile
 def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> None:
     plan, report = tmp_path / "plan.toml", tmp_path / "report.json"
-    code, out, err = run("apply-rules", STEP, "--save", plan, "--json", report)
+    code, out, err = run("apply-rules", STEP, "--select", "HS201", "--save", plan, "--json", report)
     assert code == 0
     assert "compile 2: w: fsdp over dimension 2, not 1, of [64, 1024, 4096]" in err
     told = json.loads(report.read_text())
@@ -78,7 +78,7 @@ def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> 
     golden(out, "apply_rules_sharded_gradient.txt")
 
     # The plan gives the same step again, from the store.
-    code, out, err = run("analyze", STEP, "--plan", plan, "--json", "-", "--quiet")
+    code, out, err = run("analyze", STEP, "--plan", plan, "--select", "HS201", "--json", "-", "--quiet")
     assert code == 0
     again = json.loads(out)
     assert again["memory"]["temp_bytes"] == told["after"]["temp_bytes"]
