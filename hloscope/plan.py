@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from hloscope.errors import UserError
+from hloscope.files import write_whole
 
 # Raised when an older hloscope could no longer read what is written.
 FORMAT = 1
@@ -114,17 +115,10 @@ class Plan:
             raise UserError(f"{path} is no plan of hloscope: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it beside its place and rename it there. Raises UserError if that cannot be done."""
+        """Write it, whole or not at all. Raises UserError if that cannot be done."""
         import tomli_w
 
-        place = Path(os.path.realpath(path))
-        beside = place.with_name(f".{place.name[:100]}.{os.getpid()}.tmp")
-        try:
-            beside.write_text(tomli_w.dumps(to_fields(self)), encoding="utf-8")
-            beside.replace(place)
-        except OSError as error:
-            beside.unlink(missing_ok=True)
-            raise UserError(f"cannot write the plan to {path}: {error.strerror}") from error
+        write_whole(path, [tomli_w.dumps(to_fields(self)).encode()], "the plan")
 
 
 def checked_changes(action: LogicalRules, rules: Mapping[str, MeshAxes]) -> dict[str, MeshAxes]:

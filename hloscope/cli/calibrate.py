@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 from hloscope.cli.output import write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
+from hloscope.files import write_whole
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -55,7 +54,8 @@ def run(request: Request) -> int:
     if not found.figures:
         name, reason = found.unused[0]
         raise UserError(f"none of the {len(rows)} times makes a figure; the first, {name}: {reason}")
-    _write(Path(request.output), figures_text(found, analyses.chip.name, request.times))
+    text = figures_text(found, analyses.chip.name, request.times)
+    write_whole(request.output, [text.encode()], "the figures")
     write_text(lambda width: _page(found, request.output), sys.stdout)
     return 0
 
@@ -120,17 +120,6 @@ def figures_text(found: Calibration, chip: str, times: str) -> str:
 
 def _spread(figure: Figure) -> str:
     return f"{figure.times} times, {figure.low:.3f} to {figure.high:.3f}"
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(beside).chmod(0o644)
-        Path(beside).replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write the figures to {path}: {error.strerror}") from error
 
 
 def _page(found: Calibration, output: str) -> Group:

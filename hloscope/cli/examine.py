@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloscope.cli.files import write_whole
 from hloscope.cli.progress import progress
 from hloscope.config import Config, find_config, read_config
 from hloscope.devices import read_figures
 from hloscope.engine import RuleSettings, chosen_rules, load_rules
 from hloscope.errors import CompileError, UserError
+from hloscope.files import write_whole
 from hloscope.plan import Plan
 from hloscope.report.baseline import Baseline, read_baseline, renewed, to_toml
 from hloscope.report.budgets import Limit, parse_limit, parse_limits

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloscope.cli.files import write_whole
 from hloscope.errors import UserError
+from hloscope.files import write_whole
 from hloscope.hlo import HloFile, protos
 from hloscope.hlo.reader import read_data
 from hloscope.hlo.text_print import print_text

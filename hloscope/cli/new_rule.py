@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from hloscope.cli.files import write_whole
 from hloscope.engine import load_rules
 from hloscope.errors import UserError
+from hloscope.files import write_whole
 from hloscope.plugins import GROUP
 from hloscope.rule import CODE
 

@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from hloscope.errors import UserError
+from hloscope.files import WholeFile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,17 +22,13 @@ _PIPE_WIDTH = 100
 
 
 class ReportOutput:
-    """A report's place: a file, or `-` for standard output. Raises UserError on entry if it is no good.
-
-    The text is written beside the file and renamed into place, so that a reader never sees half of it, and a
-    run that fails leaves an older report as it was.
-    """
+    """A report's place: a file, or `-` for standard output. Raises UserError on entry if it is no good."""
 
     kind = "report"
 
     def __init__(self, place: str | None) -> None:
         self._place = place
-        self._beside: Path | None = None
+        self._file: WholeFile | None = None
 
     @property
     def wanted(self) -> bool:
@@ -45,69 +40,24 @@ class ReportOutput:
         """Whether it goes to standard output, which then holds nothing else."""
         return self._place == "-"
 
-    @property
-    def _path(self) -> Path:
-        assert self._place is not None
-        return Path(os.path.realpath(self._place))
-
     def __enter__(self) -> Self:
-        if self._place is None or self.is_standard:
-            return self
-        try:
-            self._beside = self._prepare()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise UserError(f"cannot write the {self.kind} to {self._place}: {reason}") from error
+        if self._place is not None and not self.is_standard:
+            self._file = WholeFile(self._place, f"the {self.kind}").__enter__()
         return self
-
-    def _prepare(self) -> Path | None:
-        """An empty file beside the place; None for a place that is no file (/dev/null, a pipe)."""
-        if not self._place:
-            raise ValueError("the name is empty")
-        if self._path.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        if self._path.exists() and not self._path.is_file():
-            return None
-        if self._path.exists() and not os.access(self._path, os.W_OK):
-            raise PermissionError(0, "it is write-protected")
-        handle, name = tempfile.mkstemp(
-            prefix=f".{self._path.name[:100]}.", suffix=".tmp", dir=self._path.parent
-        )
-        os.close(handle)
-        return Path(name)
 
     def write_whole(self, text: str) -> None:
         """Write the report's text."""
         if self.is_standard:
             _write(text, sys.stdout)
             return
-        try:
-            self._put(text)
-        except OSError as error:
-            raise UserError(f"cannot write the {self.kind} to {self._place}: {error.strerror}") from error
-
-    def _put(self, text: str) -> None:
-        if self._beside is None:
-            self._path.write_text(text, encoding="utf-8")
-            return
-        self._beside.write_text(text, encoding="utf-8")
-        # mkstemp's file is the owner's alone; a report is as readable as any file.
-        self._beside.chmod(self._mode())
-        self._beside.replace(self._path)
-        self._beside = None
-
-    def _mode(self) -> int:
-        if self._path.exists():
-            return self._path.stat().st_mode & 0o777
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+        assert self._file is not None
+        self._file.write([text.encode()])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._beside is not None:
-            self._beside.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.__exit__(kind, error, trace)
 
 
 class JsonOutput(ReportOutput):

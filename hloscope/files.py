@@ -1,0 +1,88 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hloscope.errors import UserError
+
+
+class WholeFile:
+    """A place to write a file to. Raises UserError on entry if it is no good, before any work is done for it.
+
+    What is written stands beside the place and is renamed into it, so that a reader never sees half of it, and a run
+    that fails leaves an older file as it was. `subject` says in an error what could not be written there.
+    """
+
+    def __init__(self, place: str | os.PathLike[str], subject: str = "") -> None:
+        self._place = os.fspath(place)
+        self._subject = f"{subject} to " if subject else ""
+        self._beside: Path | None = None
+
+    @property
+    def _path(self) -> Path:
+        # A link stays a link: what it points at is replaced.
+        return Path(os.path.realpath(self._place))
+
+    def __enter__(self) -> Self:
+        try:
+            self._beside = self._prepare()
+        except (OSError, ValueError) as error:
+            raise self._refusal(error) from error
+        return self
+
+    def _prepare(self) -> Path | None:
+        """An empty file beside the place; None for a place that is no file (/dev/null, a pipe)."""
+        if not self._place:
+            raise ValueError("the name is empty")
+        path = self._path
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder, not a file")
+        if path.exists() and not path.is_file():
+            return None
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(0, "it is write-protected")
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
+        os.close(handle)
+        return Path(name)
+
+    def write(self, pieces: Iterable[bytes]) -> None:
+        """Write all of the file, once."""
+        try:
+            with (self._beside or self._path).open("wb") as file:
+                file.writelines(pieces)
+            if self._beside is not None:
+                # mkstemp's file is the owner's alone; this one is as readable as any file.
+                self._beside.chmod(self._mode())
+                self._beside.replace(self._path)
+                self._beside = None
+        except OSError as error:
+            raise self._refusal(error) from error
+
+    def _mode(self) -> int:
+        if self._path.exists():
+            return self._path.stat().st_mode & 0o777
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+    def _refusal(self, error: OSError | ValueError) -> UserError:
+        reason = error.strerror if isinstance(error, OSError) else error
+        return UserError(f"cannot write {self._subject}{self._place}: {reason or error}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._beside is not None:
+            self._beside.unlink(missing_ok=True)
+
+
+def write_whole(place: str | os.PathLike[str], pieces: Iterable[bytes], subject: str = "") -> None:
+    """Write a file in one go. Raises UserError where that cannot be."""
+    with WholeFile(place, subject) as file:
+        file.write(pieces)
