@@ -37,8 +37,8 @@ def full_buffer_operation(analyses: Analyses) -> Iterable[Finding]:
     have a gather write rows of the width that is read. Else visit only the valid rows.
 
     ## Fix safety
-    No automatic fix yet. A replacement is safe where the dataflow shows that nobody reads the rows that it
-    leaves unwritten.
+    The command `apply-rules` puts valid-row kernels where it proves that nobody reads the rows that they leave
+    unwritten, and nowhere else.
     """
     return ragged_findings(
         analyses,

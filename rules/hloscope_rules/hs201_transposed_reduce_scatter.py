@@ -60,8 +60,8 @@ def transposed_reduce_scatter(analyses: Analyses) -> Iterable[Finding]:
     that). Which choice is the better one depends on shape, chip and compiler: compile both and compare.
 
     ## Fix safety
-    No automatic fix yet. Another sharding computes the same sums; devices may add them in another order, so the
-    last bit of a gradient may differ.
+    The command `apply-rules` compiles the other shardings and keeps one that helps. It computes the same sums; devices
+    may add them in another order, so the last bit of a gradient may differ.
     """  # noqa: E501 - HLO has one instruction a line
     sites: dict[tuple[str, str, str], list[_Site]] = {}
     owners: dict[int, Collective] = {}
