@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hloscope.analysis.memory import Buffer
 from hloscope.analysis.memory_order import Order, flat_order
-from hloscope.analysis.uses import uses_of_part
+from hloscope.analysis.uses import Use, uses_of_part
 from hloscope.hlo import Instruction, Module
 
 
@@ -27,18 +27,24 @@ class Loops:
     def __init__(self, module: Module) -> None:
         self._order = flat_order(module)
         loops = [i for i in self._order.instructions if i.opcode == "while" and i.called_computations]
-        self._loops = [(loop, *self._extent(loop)) for loop in loops]
+        extents = [(loop, *self._extent(loop)) for loop in loops]
+        self._loops = sorted(extents, key=lambda x: x[1] - x[2])  # the longest first
 
     def spanned_by(self, buffer: Buffer) -> Spanned | None:
         """The longest loop that a buffer only waits for; None where there is none."""
-        if buffer.instruction is None or buffer.first is None or buffer.last is None:
+        made, first, last = buffer.instruction, buffer.first, buffer.last
+        if made is None or first is None or last is None:
             return None
-        places = self._loops
-        found = [x for x in places if buffer.first < x[1] and x[2] <= buffer.last and _beside(buffer, x[0])]
-        if not found:
-            return None
-        loop, begin, end = max(found, key=lambda x: x[2] - x[1])
-        return Spanned(loop=loop, share=(end - begin) / len(self._order.instructions))
+        waited = [
+            x
+            for x in self._loops
+            if first < x[1] and x[2] <= last and x[0].computation.id == made.computation.id
+        ]
+        users = uses_of_part(made, buffer.shape_index) if waited else ()
+        for loop, begin, end in waited:
+            if not _touches(loop, made, users):
+                return Spanned(loop=loop, share=(end - begin) / len(self._order.instructions))
+        return None
 
     def _extent(self, loop: Instruction) -> tuple[int, int]:
         order: Order = self._order
@@ -46,11 +52,9 @@ class Loops:
         return min(begins, default=order.positions[loop.id]), order.positions[loop.id]
 
 
-def _beside(buffer: Buffer, loop: Instruction) -> bool:
-    """Whether a buffer is made in the computation that holds a loop, and is no part of the loop's state."""
-    made = buffer.instruction
-    if made is None or made.computation.id != loop.computation.id or not loop.operands:
-        return False
+def _touches(loop: Instruction, made: Instruction, users: tuple[Use, ...]) -> bool:
+    """Whether a value is a part of the loop's state; of a loop without a state, that is not known."""
+    if not loop.operands:
+        return True
     state = {o.id for o in loop.operands} | {o.id for o in loop.operands[0].operands}
-    users = uses_of_part(made, buffer.shape_index)
-    return made.id not in state and not any(u.user.id in state or u.user is loop for u in users)
+    return made.id in state or any(u.user.id in state or u.user is loop for u in users)

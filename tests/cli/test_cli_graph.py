@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from hlo_builder import HloBuilder
 
 from hloscope.analysis import neighbourhood as room
 from hloscope.analysis.neighbourhood import neighbourhood
 from hloscope.hlo import Module
 from tests.cli.conftest import Run
-from tests.hlo_builder import HloBuilder
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
+from hlo_builder import HloBuilder, group_iota, group_lists, group_mesh, pairs, shape_proto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,6 @@ from hloscope.errors import UserError
 from hloscope.hlo import HloFile, Instruction, Module, protos, read_hlo
 from hloscope.hlo.text import parse_text
 from hloscope.hlo.text_print import print_text
-from tests.hlo_builder import HloBuilder, group_iota, group_lists, group_mesh, pairs, shape_proto
 
 # Told by name or by meaning instead; of a literal's shape text has only what its constant's has.
 ELSEWHERE = {
