@@ -66,9 +66,9 @@ def many_small_collectives(
 def _finding(analyses: Analyses, title: str, found: list[Collective]) -> Finding:
     sizes: Counter[int] = Counter()
     for collective in found:
-        sizes[(collective.bytes or 0) // (collective.executions or 1)] += collective.executions or 0
+        sizes[collective.payload] += collective.executions or 0
     lines = [f"{count:,} of {size(each)}" for each, count in sizes.most_common(_LINES)]
-    each = {i: (c.bytes or 0) // (c.executions or 1) for c in found for i in c.instructions}
+    each = {i: c.payload for c in found for i in c.instructions}
     return fold(
         analyses,
         "HS205",

@@ -56,7 +56,9 @@ def involuntary_replication(analyses: Analyses, *, smallest_bytes: int = 1 << 20
             continue
         shares = {i: _share(standing(i)) for i in collective.instructions}
         found = {i: share for i, share in shares.items() if share is not None}
-        if found and (collective.bytes or 0) >= smallest_bytes:
+        # How often it runs may be unknown: then what one run moves counts, not nothing.
+        gathered = collective.payload if collective.bytes is None else collective.bytes
+        if found and gathered >= smallest_bytes:
             yield _finding(analyses, collective, found)
     yield from _of_warnings(analyses)
 
@@ -101,7 +103,7 @@ def _is_device_slice(use: Use) -> bool:
 
 
 def _finding(analyses: Analyses, collective: Collective, found: dict[Instruction, float]) -> Finding:
-    each = (collective.bytes or 0) // (collective.executions or 1)
+    each = collective.payload
     share = max(found.values())
     return fold(
         analyses,

@@ -75,7 +75,7 @@ def _finding(
     analyses: Analyses, collective: Collective, found: dict[Instruction, tuple[Instruction, Shape]]
 ) -> Finding:
     writer, stack = next(iter(found.values()))
-    each = (collective.bytes or 0) // (collective.executions or 1)
+    each = collective.payload
     held = sum(s.padded_bytes for _, s in found.values())
     return fold(
         analyses,

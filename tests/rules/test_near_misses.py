@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from expectations import check, example_of, module_of
 from near_misses import NEAR_MISSES
@@ -35,6 +37,34 @@ def test_hs207_tells_what_the_compiler_warned_of():
     (finding,) = run_rules(Analyses(module, compiler_warnings=[warning, "another warning"]), select=["HS207"])
     assert finding.title == "the compiler replicated f32[8,16] to reshard it"
     assert [i.name for i in finding.instructions] == ["y"]
+
+
+def test_hs207_tells_what_arrives_each_time_though_nobody_knows_how_often():
+    text = """
+    body {
+      state = (s32[], bf16[512,4096], bf16[4096,512]) parameter(0)
+      i = s32[] get-tuple-element(state), index=0
+      shard = bf16[512,4096] get-tuple-element(state), index=1
+      zero = s32[] constant(0)
+      all = bf16[4096,4096] all-gather(shard), replica_groups=[1,8]<=[8], dimensions={0}  // expect: HS207
+      part = bf16[4096,512] dynamic-slice(all, zero, i), dynamic_slice_sizes={4096,512}
+      ROOT out = (s32[], bf16[512,4096], bf16[4096,512]) tuple(i, shard, part)
+    }
+    condition {
+      state = (s32[], bf16[512,4096], bf16[4096,512]) parameter(0)
+      i = s32[] get-tuple-element(state), index=0
+      many = s32[] constant(6)
+      ROOT less = pred[] compare(i, many), direction=LT
+    }
+    start = (s32[], bf16[512,4096], bf16[4096,512]) parameter(0)
+    ROOT loop = (s32[], bf16[512,4096], bf16[4096,512]) while(start), condition=condition, body=body
+    """
+    module = module_of(textwrap.dedent(text))
+    (finding,) = run_rules(Analyses(module), select=["HS207"])
+    assert (finding.executions, finding.bytes) == (None, None)
+    assert finding.details == (
+        "32.0 MiB arrive on every device each time; nobody reads more than 12.50% of it",
+    )
 
 
 def test_hs203_counts_the_part_that_nobody_reads():
