@@ -79,6 +79,11 @@ def read_machine_code(bundles: str, utilization: str | None) -> MachineCode | No
         depth = path[-1].depth if match["empty"] else match["depth"].count(">")
         while path[-1].depth > depth or (path[-1].depth == depth > 0 and match["mark"] == "LB"):
             path.pop()
+        # Every loop begins with a mark. Without one it is the last loop that goes on, as in the delay slots behind the
+        # branch to its begin.
+        known = depth - (match["mark"] == "LB")
+        while path[-1].depth < known and path[-1].inner:
+            path.append(path[-1].inner[-1])
         if path[-1].depth < depth:
             path[-1].inner.append(Stretch(depth=depth, slots={} if usable else None))
             path.append(path[-1].inner[-1])

@@ -70,6 +70,20 @@ def test_loops_trips_slots_and_transfers() -> None:
     assert grid_loop(code, [5]) is grid
 
 
+def test_what_stands_in_the_delay_slots_of_a_loop_is_the_loop_s() -> None:
+    late = """\
+   0x8   :  { %36 = sbr.rel (!%p33) target = $region156 }
+   0x9   :  {}
+   0xa   : > { %s1 = smov %s2 }
+   0xb   : >> { %s1 = smov %s3 }
+   0xc LB: > { %s1 = smov %s2 }
+"""
+    (grid, after) = read(SMALL + late, None).loops
+    # The listing shows a bundle behind the branch back at the depth of the loop; only a mark begins another one.
+    assert (grid.bundles, grid.inner[1].bundles, after.bundles) == (4, 2, 1)
+    assert read(SMALL + late, None).outside.bundles == 4
+
+
 @pytest.mark.parametrize(
     "table",
     [
