@@ -9,6 +9,7 @@ from typing import Any
 from assignment import assign
 
 from hloscope.analysis.bundle import Analyses
+from hloscope.devices import chips
 from hloscope.engine import get_rule, run_rules
 from hloscope.hlo import Module
 from hloscope.hlo.text import parse_text
@@ -32,7 +33,11 @@ def module_of(text: str) -> Module:
     if "ENTRY" not in text:
         before, closing, body = re.sub(r"^ *\}$", "}", text, flags=re.MULTILINE).rpartition("\n}\n")
         text = f"HloModule example\n{before}{closing}\nENTRY main {{\n{body}\n}}\n"
-    return Module(parse_text(text.encode(), "example.txt"))
+    proto = parse_text(text.encode(), "example.txt")
+    # A text tells how many devices there are, not which ones.
+    for device in range(proto.device_assignment.computation_count):
+        proto.device_assignment.computation_devices.add(replica_device_ids=[device])
+    return Module(proto)
 
 
 def expected(text: str) -> dict[str, set[str]]:
@@ -45,8 +50,12 @@ def expected(text: str) -> dict[str, set[str]]:
 
 
 def check(text: str, *codes: str, **known: Any) -> tuple[Finding, ...]:
-    """Run rules on a module and hold them against its marks: every mark is in a finding, every finding has one."""
+    """Run rules on a module and hold them against its marks: every mark is in a finding, every finding has one.
+
+    It runs on eight v6e chips, unless told otherwise.
+    """
     marked = expected(text)
+    known = {"chip": chips()["v6e"], "topology": "v6e:2x4", **known}
     module = module_of(text)
     findings = run_rules(Analyses(module, buffer_assignment=assign(module), **known), select=codes)
     for code in codes:

@@ -113,6 +113,52 @@ NEAR_MISSES: dict[str, dict[str, str]] = {
             ROOT h = f32[1024] negate(g)
         """,
     },
+    "HS206": {
+        "work beside it takes longer": """
+HloModule hidden, is_scheduled=true, num_partitions=8
+ENTRY main {
+  w = bf16[1024,8192] parameter(0)
+  x = bf16[65536,8192] parameter(1)
+  v = bf16[8192,8192] parameter(2)
+  start = (bf16[1024,8192], bf16[8192,8192]) all-gather-start(w), replica_groups=[1,8]<=[8], dimensions={0}
+  beside = bf16[65536,8192] dot(x, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  all = bf16[8192,8192] all-gather-done(start)
+  ROOT y = bf16[65536,8192] dot(beside, all), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+        """,
+        "a wait that is nothing beside the step": """
+HloModule small, is_scheduled=true, num_partitions=8
+ENTRY main {
+  s = bf16[1024] parameter(0)
+  x = bf16[65536,8192] parameter(1)
+  v = bf16[8192,8192] parameter(2)
+  all = bf16[8192] all-gather(s), replica_groups=[1,8]<=[8], dimensions={0}
+  y = bf16[65536,8192] dot(x, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT both = (bf16[8192], bf16[65536,8192]) tuple(all, y)
+}
+        """,
+        "nobody knows how long the rest takes": """
+HloModule unknown, is_scheduled=true, num_partitions=8
+body {
+  state = (bf16[65536,8192], bf16[8192,8192]) parameter(0)
+  x = bf16[65536,8192] get-tuple-element(state), index=0
+  v = bf16[8192,8192] get-tuple-element(state), index=1
+  y = bf16[65536,8192] dot(x, v), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT out = (bf16[65536,8192], bf16[8192,8192]) tuple(y, v)
+}
+condition {
+  state = (bf16[65536,8192], bf16[8192,8192]) parameter(0)
+  ROOT more = pred[] constant(true)
+}
+ENTRY main {
+  w = bf16[1024,8192] parameter(0)
+  x = bf16[65536,8192] parameter(1)
+  all = bf16[8192,8192] all-gather(w), replica_groups=[1,8]<=[8], dimensions={0}
+  start = (bf16[65536,8192], bf16[8192,8192]) tuple(x, all)
+  ROOT loop = (bf16[65536,8192], bf16[8192,8192]) while(start), condition=condition, body=body
+}
+        """,
+    },
     "HS207": {
         "rows looked up in a gathered table are no slice of it": """
             shard = bf16[512,4096] parameter(0)

@@ -9,6 +9,7 @@ from expectations import check, example_of, module_of
 from near_misses import NEAR_MISSES
 
 from hloscope.analysis.bundle import Analyses
+from hloscope.devices import chips
 from hloscope.engine import run_rules
 
 CASES = [(code, why) for code, cases in NEAR_MISSES.items() for why in cases]
@@ -81,3 +82,22 @@ def test_hs204_is_a_remark_on_reductions():
     add = "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b)\n}\n"
     (finding,) = check(add + text.replace("[512,", "[4096,"), "HS204")
     assert finding.severity.value == "info"
+
+
+def test_hs206_says_nothing_without_a_chip_or_its_topology():
+    (finding,) = check(example_of("HS206"), "HS206")
+    assert finding.saved_seconds == finding.facts["exposed_seconds"] > 0
+    module = module_of(example_of("HS206"))
+    for known in ({}, {"chip": chips()["v6e"]}):
+        assert run_rules(Analyses(module, **known), select=["HS206"]) == ()
+
+
+def test_hs206_counts_the_wait_at_the_end_of_an_asynchronous_one():
+    text = NEAR_MISSES["HS206"]["work beside it takes longer"].replace("65536", "128")
+    marked = text.replace("dimensions={0}\n", "dimensions={0}  // expect: HS206\n")
+    (synchronous,) = check(example_of("HS206"), "HS206")
+    (waited_for,) = check(textwrap.dedent(marked), "HS206")
+    assert "synchronous" in synchronous.details[1]
+    assert "synchronous" not in waited_for.details[1]
+    # The same gather, with one product of 128 rows beside it.
+    assert 0 < waited_for.saved_seconds < synchronous.saved_seconds  # pyright: ignore
