@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, TypeAlias
 
 from hloscope.cli.output import write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
 from hloscope.files import write_whole
+from hloscope.hlo.trace import SUFFIX, read_trace
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -21,7 +24,11 @@ if TYPE_CHECKING:
     from hloscope.analysis.bundle import Analyses
     from hloscope.analysis.calibrate import Calibration, Figure, Measured
 
+    # What was measured, and what is left out of it, each with the reason.
+    Times: TypeAlias = tuple[list[Measured], list[tuple[str, str]]]
+
 _SHOWN = 8
+_CALLERS = ("while", "conditional", "call")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +49,7 @@ def run(request: Request) -> int:
     from hloscope.report.build import analyses_of, open_target
     from hloscope.report.target import is_step
 
-    rows = list(read_times(request.times))
+    read = _read(request.times)
     with progress(quiet=request.quiet or not is_step(request.target)) as on_event:
         opened = open_target(
             request.target, topology=request.topology, module=request.module, on_event=on_event
@@ -50,14 +57,54 @@ def run(request: Request) -> int:
     analyses = analyses_of(opened, topology=request.topology)
     if analyses.chip is None:
         raise UserError("the chip is not known: give --topology, e.g. v6e:4x4, as it was compiled for")
-    found = calibrate(analyses, [_measured(analyses, request.times, name, time) for name, time in rows])
+    measured, left_out = read(analyses)
+    found = calibrate(analyses, measured)
+    found = replace(found, unused=(*found.unused, *left_out))
     if not found.figures:
         name, reason = found.unused[0]
-        raise UserError(f"none of the {len(rows)} times makes a figure; the first, {name}: {reason}")
+        raise UserError(f"none of the {len(found.unused)} times makes a figure; the first, {name}: {reason}")
     text = figures_text(found, analyses.chip.name, request.times)
     write_whole(request.output, [text.encode()], "the figures")
     write_text(lambda width: _page(found, request.output), sys.stdout)
     return 0
+
+
+def _read(path: str) -> Callable[[Analyses], Times]:
+    """Read a file of times, before anything is compiled; what it gives turns into `Measured` beside a module."""
+    if path.endswith(SUFFIX):
+        trace = read_trace(Path(path))
+        return partial(_measured_in_trace, path=path, trace=trace)
+    rows = list(read_times(path))
+    return lambda analyses: ([_measured(analyses, path, name, time) for name, time in rows], [])
+
+
+def _measured_in_trace(
+    analyses: Analyses, *, path: str, trace: Mapping[str, Mapping[str, list[float]]]
+) -> Times:
+    """The median time of each operation of the module."""
+    from hloscope.analysis.calibrate import Measured
+    from hloscope.hlo import is_async_part, is_async_start
+
+    module = analyses.module
+    if module.name not in trace:
+        raise UserError(f"{path} has no run of {module.name}; it has {', '.join(sorted(trace))}")
+    measured: list[Measured] = []
+    left_out: list[tuple[str, str]] = []
+    for name, seconds in trace[module.name].items():
+        instruction, time = module.find(name), median(seconds)
+        if instruction is None:
+            left_out.append((name, "the module has no such instruction"))
+        elif is_async_start(instruction.opcode) or is_async_part(instruction.opcode):
+            left_out.append(
+                (name, "asynchronous: a trace has the time of its start or its wait, not of its work")
+            )
+        elif instruction.opcode in _CALLERS:
+            left_out.append((name, "its time is that of what it calls"))
+        elif time > 0:
+            measured.append(Measured(name=name, seconds=time, parts=((instruction, 1),)))
+    if not measured:
+        raise UserError(f"no operation of {module.name} in {path} is in the module: are both of one compile?")
+    return measured, left_out
 
 
 def read_times(path: str) -> Iterator[tuple[str, float]]:

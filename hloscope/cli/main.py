@@ -510,8 +510,8 @@ def calibrate(
 ) -> Callable[[], int]:
     """Make a chip's figures from measured times, for --chip-figures.
 
-    The CSV names instructions (seconds of one execution) or families of the census, alone or with their phase
-    (seconds of a whole step).
+    A CSV names instructions (seconds of one execution) or families of the census, alone or with their phase
+    (seconds of a whole step). Of a profiler's trace (*.xplane.pb) each operation's median time is taken.
     """
     from hloscope.cli import calibrate as command
 

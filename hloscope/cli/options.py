@@ -111,7 +111,12 @@ KernelTarget = Annotated[
 Kernels = Annotated[bool, typer.Option("--kernels", help="Show the Pallas kernels of the step.")]
 Times = Annotated[
     str,
-    typer.Option("--times", metavar="FILE", help="CSV with the columns name,seconds.", show_default=False),
+    typer.Option(
+        "--times",
+        metavar="FILE",
+        help="CSV with the columns name,seconds, or a trace: *.xplane.pb.",
+        show_default=False,
+    ),
 ]
 FiguresOut = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The figures file to write.")]
 All = Annotated[bool, typer.Option("--all", help="Cut no table short.")]

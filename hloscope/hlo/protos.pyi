@@ -770,3 +770,54 @@ class HloProto(_message.Message):
     hlo_module: HloModuleProto
     buffer_assignment: BufferAssignment
     def __init__(self, hlo_module: _Optional[_Union[HloModuleProto, _Mapping]] = ..., buffer_assignment: _Optional[_Union[BufferAssignment, _Mapping]] = ...) -> None: ...
+
+class Trace(_message.Message):
+    __slots__ = ("planes",)
+    PLANES_FIELD_NUMBER: _ClassVar[int]
+    planes: _containers.RepeatedCompositeFieldContainer[TracePlane]
+    def __init__(self, planes: _Optional[_Iterable[_Union[TracePlane, _Mapping]]] = ...) -> None: ...
+
+class TracePlane(_message.Message):
+    __slots__ = ("name", "lines", "event_metadata")
+    class EventMetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: TraceEventName
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[TraceEventName, _Mapping]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    EVENT_METADATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    lines: _containers.RepeatedCompositeFieldContainer[TraceLine]
+    event_metadata: _containers.MessageMap[int, TraceEventName]
+    def __init__(self, name: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., event_metadata: _Optional[_Mapping[int, TraceEventName]] = ...) -> None: ...
+
+class TraceLine(_message.Message):
+    __slots__ = ("name", "timestamp_ns", "events")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_NS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    timestamp_ns: int
+    events: _containers.RepeatedCompositeFieldContainer[TraceEvent]
+    def __init__(self, name: _Optional[str] = ..., timestamp_ns: _Optional[int] = ..., events: _Optional[_Iterable[_Union[TraceEvent, _Mapping]]] = ...) -> None: ...
+
+class TraceEvent(_message.Message):
+    __slots__ = ("metadata_id", "offset_ps", "duration_ps")
+    METADATA_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_PS_FIELD_NUMBER: _ClassVar[int]
+    DURATION_PS_FIELD_NUMBER: _ClassVar[int]
+    metadata_id: int
+    offset_ps: int
+    duration_ps: int
+    def __init__(self, metadata_id: _Optional[int] = ..., offset_ps: _Optional[int] = ..., duration_ps: _Optional[int] = ...) -> None: ...
+
+class TraceEventName(_message.Message):
+    __slots__ = ("name", "display_name")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    display_name: str
+    def __init__(self, name: _Optional[str] = ..., display_name: _Optional[str] = ...) -> None: ...

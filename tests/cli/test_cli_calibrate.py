@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from trace_builder import trace_bytes
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.calibrate import Measured, calibrate, with_shares
@@ -153,3 +154,58 @@ def test_without_a_chip_there_is_nothing_to_fit(
     times.write_text("name,seconds\nfusion.1,0.1\n")
     assert main(["calibrate", str(dump_file("dense")), "--times", str(times)]) == 2
     assert "give --topology" in capsys.readouterr().err
+
+
+def test_a_trace_gives_the_median_of_each_operation(
+    dump_file: Callable[[str], Path],
+    shared_dump: Callable[[str], HloFile],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    analyses = analyses_of(shared_dump("dense"))
+    module = analyses.module
+    times = times_of(analyses, "bandwidth")[:20]
+    loop = next(i for c in module.control_computations for i in c.instructions if i.opcode == "while")
+    start = next(
+        i for c in module.control_computations for i in c.instructions if i.opcode.endswith("-start")
+    )
+    others = [(loop.name, 1.0), (start.name, 1e-9), ("not_here.1", 1.0)]
+    # Of three runs one is slow: the median is of the others.
+    runs = [[*others, *((name, seconds * slow) for name, seconds in times)] for slow in (1, 3, 1)]
+    trace, out = tmp_path / "vm.xplane.pb", tmp_path / "figures.toml"
+    trace.write_bytes(trace_bytes([(f"{module.name}(5)", run) for run in runs]))
+    command = ["calibrate", str(dump_file("dense")), "--topology", TOPOLOGY, "-o", str(out), "--times"]
+    assert main([*command, str(trace)]) == 0
+    assert tomllib.loads(out.read_text())["v6e"]["hbm_efficiency"] == pytest.approx(0.61, abs=1e-3)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{loop.name}: its time is that of what it calls" in said
+    assert f"{start.name}: asynchronous" in said
+    assert "not_here.1: the module has no such instruction" in said
+
+
+@pytest.mark.parametrize(
+    ("module", "operation", "said"),
+    [
+        ("jit_other(5)", "fusion.1", "has no run of {name}; it has jit_other"),
+        ("{name}(5)", "not_here.1", "is in the module: are both of one compile?"),
+    ],
+)
+def test_a_trace_of_something_else_is_one_line(
+    module: str,
+    operation: str,
+    said: str,
+    dump_file: Callable[[str], Path],
+    shared_dump: Callable[[str], HloFile],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = shared_dump("dense").module.name
+    trace = tmp_path / "vm.xplane.pb"
+    trace.write_bytes(trace_bytes([(module.format(name=name), [(operation, 1e-3)])]))
+    command = ["calibrate", str(dump_file("dense")), "--topology", TOPOLOGY, "--times", str(trace)]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert said.format(name=name) in err
+    assert len(err.strip().splitlines()) == 1
