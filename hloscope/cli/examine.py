@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,9 +17,10 @@ from hloscope.engine import RuleSettings, chosen_rules, load_rules
 from hloscope.errors import CompileError, UserError
 from hloscope.files import write_whole
 from hloscope.plan import Plan
-from hloscope.report.baseline import Baseline, read_baseline, renewed, to_toml
+from hloscope.report.baseline import Baseline, StepName, read_baseline, renewed, to_toml
 from hloscope.report.budgets import Limit, parse_limit, parse_limits
 from hloscope.report.build import build_report, check_valid_fraction, open_target
+from hloscope.report.escape import printable
 from hloscope.report.target import Opened, is_step, open_hlo
 from hloscope.report.verdict import FailOn, Verdict, judge, parse_codes, parse_fail_on
 
@@ -144,19 +146,31 @@ def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError
     if failure is None and report.target.status == "failed":
         failure = CompileError(report.target.error or "the compile failed")
     if request.write_baseline is not None and failure is None:
-        report = _write_baseline(request.write_baseline, report, settings)
+        report = _write_baseline(request.write_baseline, report, settings, opened)
     elif settings.baseline is not None:
-        report = report.with_baseline(settings.baseline, settings.ran)
+        step = _step_name(opened, settings.baseline.path)
+        report = report.with_baseline(settings.baseline, settings.ran, step)
     if failure is None:
         report = report.with_budgets(settings.limits)
     return judge(report, settings.rules, settings.fail_on), failure
 
 
-def _write_baseline(place: str, report: Report, settings: Settings) -> Report:
+def _write_baseline(place: str, report: Report, settings: Settings, opened: Opened) -> Report:
     """Accept what there is. The report is then held against the new baseline."""
-    entries = renewed(report.findings, settings.baseline, settings.ran)
-    write_whole(place, [to_toml(entries).encode()])
-    return report.with_baseline(Baseline(path=place, entries=entries), settings.ran)
+    step = _step_name(opened, place)
+    older = settings.baseline or Baseline(path=place, steps={})
+    baseline = replace(renewed(report.findings, older, settings.ran, step), path=place)
+    write_whole(place, [to_toml(baseline).encode()])
+    return report.with_baseline(baseline, settings.ran, step)
+
+
+def _step_name(opened: Opened, baseline: str) -> StepName:
+    """What a target's findings are kept under in a baseline: where its step stands from there, or its module."""
+    artifact = opened.artifact
+    if artifact is None:
+        return StepName(name=printable(opened.file.module.name))
+    file = Path(os.path.relpath(artifact.source_file, Path(baseline).absolute().parent)).as_posix()
+    return StepName(name=printable(f"{file}:{artifact.step_name}"), topology=artifact.topology)
 
 
 def open_request(request: Request) -> tuple[Opened, CompileError | None]:

@@ -1,10 +1,13 @@
-"""Findings that are known and accepted: a TOML file that a person can edit, one entry for each, with its reason."""
+"""Findings that are known and accepted: a TOML file that a person can edit, with a reason for each of them.
+
+One file holds the findings of many steps, each under its name.
+"""
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +16,23 @@ from hloscope.errors import UserError
 from hloscope.report.escape import printable
 from hloscope.rule import Finding
 
-VERSION = 1
+VERSION = 2
+# One step in a file, which did not say which one.
+_UNNAMED_VERSION = 1
 REASON = "known when this baseline was written"
 _HEAD = """\
 # Findings of hloscope that are known and accepted. Say why in `reason`; delete what has been mended.
 # A fingerprint outlives renumbered instructions, moved lines and new compilers; code and title are for people.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class StepName:
+    """What findings are kept under: `train.py:step` from the baseline's folder and the topology, or the module of a
+    dump, which tells no topology ("")."""
+
+    name: str
+    topology: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +55,15 @@ class Suppressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """The entries of a baseline file."""
+    """The entries of a baseline file by step. `unnamed` are those of a file of version 1, which hold for any step."""
 
     path: str
-    entries: tuple[Entry, ...]
+    steps: Mapping[StepName, tuple[Entry, ...]]
+    unnamed: tuple[Entry, ...] = ()
+
+    def entries(self, step: StepName) -> tuple[Entry, ...]:
+        """What is accepted of a step."""
+        return (*self.steps.get(step, ()), *self.unnamed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +71,7 @@ class Held:
     """Findings held against a baseline: new ones, accepted ones, and entries that nothing was found for."""
 
     path: str
+    step: StepName
     new: tuple[Finding, ...]
     suppressed: tuple[Suppressed, ...]
     stale: tuple[Entry, ...]
@@ -65,16 +85,40 @@ def read_baseline(path: str) -> Baseline:
         raise UserError(f"cannot read the baseline {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"the baseline {path} is no TOML: {error}") from error
-    if content.get("version") != VERSION:
+    version = content.get("version")
+    if version == _UNNAMED_VERSION:
+        return Baseline(path=path, steps={}, unnamed=tuple(_entries(path, content)))
+    if version != VERSION:
         raise UserError(f"the baseline {path} has no `version = {VERSION}`: write one with --write-baseline")
-    return Baseline(path=path, entries=tuple(_entries(path, content.get("finding", []))))
+    if "finding" in content:
+        raise UserError(
+            f"the baseline {path}: findings stand below their step, [[step]] and [[step.finding]]"
+        )
+    return Baseline(path=path, steps=_steps(path, content))
 
 
-def _entries(path: str, found: object) -> Iterator[Entry]:
-    if not isinstance(found, list):
-        raise UserError(f"the baseline {path}: findings are tables, [[finding]]")
-    for number, value in enumerate(cast("list[Any]", found), 1):
-        fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+def _steps(path: str, content: Mapping[str, Any]) -> dict[StepName, tuple[Entry, ...]]:
+    steps: dict[StepName, tuple[Entry, ...]] = {}
+    for number, fields in enumerate(_tables(path, content, "step"), 1):
+        name, topology = fields.get("name"), fields.get("topology", "")
+        if not isinstance(name, str) or not name.strip() or not isinstance(topology, str):
+            raise UserError(
+                f"the baseline {path}: step {number} needs a text for name, and for topology if it has one"
+            )
+        step = StepName(name=name, topology=topology)
+        steps[step] = (*steps.get(step, ()), *_entries(path, fields))
+    return steps
+
+
+def _tables(path: str, content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    found: object = content.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(v, dict) for v in cast("list[object]", found)):
+        raise UserError(f"the baseline {path}: {name}s are tables, [[{name}]]")
+    return cast("list[dict[str, Any]]", found)
+
+
+def _entries(path: str, content: Mapping[str, Any]) -> Iterator[Entry]:
+    for number, fields in enumerate(_tables(path, content, "finding"), 1):
         texts = {name: fields.get(name) for name in Entry.__slots__}
         for name, text in texts.items():
             if not isinstance(text, str) or not text.strip():
@@ -82,27 +126,30 @@ def _entries(path: str, found: object) -> Iterator[Entry]:
         yield Entry(**cast("dict[str, str]", texts))
 
 
-def hold(findings: Sequence[Finding], baseline: Baseline, ran: Iterable[str]) -> Held:
-    """Tell the findings that a baseline accepts from new ones. `ran` are the codes of the rules that ran: an
+def hold(findings: Sequence[Finding], baseline: Baseline, ran: Iterable[str], step: StepName) -> Held:
+    """Tell the findings of a step that a baseline accepts from new ones. `ran` are the codes of the rules that ran: an
     entry of any other is not stale."""
-    reasons = {e.fingerprint: e.reason for e in baseline.entries}
+    entries = baseline.entries(step)
+    reasons = {e.fingerprint: e.reason for e in entries}
     there, codes = {f.fingerprint for f in findings}, set(ran)
     return Held(
         path=baseline.path,
+        step=step,
         new=tuple(f for f in findings if f.fingerprint not in reasons),
         suppressed=tuple(
             Suppressed(finding=f, reason=reasons[f.fingerprint]) for f in findings if f.fingerprint in reasons
         ),
-        stale=tuple(e for e in baseline.entries if e.fingerprint not in there and e.code in codes),
+        stale=tuple(e for e in entries if e.fingerprint not in there and e.code in codes),
     )
 
 
-def renewed(findings: Sequence[Finding], older: Baseline | None, ran: Iterable[str]) -> tuple[Entry, ...]:
-    """Entries for all findings. What an older baseline says of them stays, and so do its entries of rules that
-    did not run."""
-    reasons = {e.fingerprint: e.reason for e in older.entries} if older else {}
+def renewed(findings: Sequence[Finding], older: Baseline, ran: Iterable[str], step: StepName) -> Baseline:
+    """A baseline with entries for all findings of a step. What an older one says of them stays, under whatever step,
+    and so do its entries of rules that did not run and those of other steps."""
+    known = (e for entries in (*older.steps.values(), older.entries(step)) for e in entries)
+    reasons = {e.fingerprint: e.reason for e in known}
     codes = set(ran)
-    kept = [e for e in older.entries if e.code not in codes] if older else []
+    kept = [e for e in older.entries(step) if e.code not in codes]
     accepted = (
         Entry(
             fingerprint=f.fingerprint,
@@ -112,15 +159,23 @@ def renewed(findings: Sequence[Finding], older: Baseline | None, ran: Iterable[s
         )
         for f in findings
     )
-    return tuple(sorted((*accepted, *kept), key=lambda e: (e.code, e.title, e.fingerprint)))
+    entries = tuple(sorted((*accepted, *kept), key=lambda e: (e.code, e.title, e.fingerprint)))
+    return Baseline(path=older.path, steps={**older.steps, step: entries})
 
 
-def to_toml(entries: Iterable[Entry]) -> str:
+def to_toml(baseline: Baseline) -> str:
     """The text of a baseline file."""
-    tables = ("\n[[finding]]\n" + "".join(_line(e, name) for name in Entry.__slots__) for e in entries)
+    tables = (
+        "\n[[step]]\n"
+        + "".join(_line(step, name) for name in StepName.__slots__ if getattr(step, name))
+        + "".join(
+            "\n[[step.finding]]\n" + "".join(_line(e, name) for name in Entry.__slots__) for e in entries
+        )
+        for step, entries in sorted(baseline.steps.items())
+    )
     return f"{_HEAD}version = {VERSION}\n" + "".join(tables)
 
 
-def _line(entry: Entry, name: str) -> str:
+def _line(fields: StepName | Entry, name: str) -> str:
     # A JSON string of printable characters is a TOML string.
-    return f"{name} = {json.dumps(printable(getattr(entry, name)), ensure_ascii=False)}\n"
+    return f"{name} = {json.dumps(printable(getattr(fields, name)), ensure_ascii=False)}\n"

@@ -292,6 +292,8 @@ def _budget(budget: Budget) -> dict[str, Any]:
 def _held(held: Held) -> dict[str, Any]:
     return {
         "file": held.path,
+        "step": held.step.name,
+        "topology": held.step.topology or None,
         "stale": [
             {"fingerprint": e.fingerprint, "code": e.code, "title": e.title, "reason": e.reason}
             for e in held.stale

@@ -13,7 +13,7 @@ from hloscope.analysis.ragged import ValidRows
 from hloscope.analysis.rows import RaggedBuffer
 from hloscope.analysis.step_kernels import StepKernel
 from hloscope.analysis.step_time import StepTime
-from hloscope.report.baseline import Baseline, Held, hold
+from hloscope.report.baseline import Baseline, Held, StepName, hold
 from hloscope.report.budgets import Budget, Limit, measure
 from hloscope.report.overrun import Overrun
 from hloscope.rule import Finding
@@ -98,7 +98,8 @@ class Report:
         """The report held against limits by name. `UserError` if a figure is unknown."""
         return replace(self, budgets=measure(self, limits))
 
-    def with_baseline(self, baseline: Baseline, ran: Iterable[str]) -> Report:
-        """The report without the findings that a baseline accepts; `ran` are the codes of the rules that ran."""
-        held = hold(self.findings, baseline, ran)
+    def with_baseline(self, baseline: Baseline, ran: Iterable[str], step: StepName) -> Report:
+        """The report without the findings that a baseline accepts of `step`; `ran` are the codes of the rules that
+        ran."""
+        held = hold(self.findings, baseline, ran, step)
         return replace(self, findings=held.new, held=held)

@@ -44,7 +44,8 @@ def accepted(held: Held | None, everything: bool) -> Iterator[RenderableType]:
     if held is None:
         return
     count = plural(len(held.suppressed), "finding")
-    yield words(("Baseline", "bold"), f"  {count} accepted by {cut(held.path, 100)}")
+    of = " on ".join(t for t in (held.step.name, held.step.topology) if t)
+    yield words(("Baseline", "bold"), f"  {count} of {cut(of, 100)} accepted by {cut(held.path, 100)}")
     if everything:
         for known in held.suppressed:
             title = cut(known.finding.title, _LONGEST)

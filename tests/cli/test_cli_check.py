@@ -101,18 +101,18 @@ def test_a_baseline_from_first_to_last(run: Run, oom: Path) -> None:
     one = ("check", oom, "--select", "HS101")
     code, out, _ = run(*one, "--write-baseline", "known.toml")
     assert code == 0
-    assert "5 findings accepted by known.toml" in out
+    assert "5 findings of jit_step accepted by known.toml" in out
     text = Path("known.toml").read_text()
-    assert text.count("[[finding]]") == 5
+    assert text.count("[[step.finding]]") == 5
     assert run(*one)[0] == 1
     assert run(*one, "--baseline", "known.toml")[0] == 0
 
     settings("baseline = 'known.toml'")
     assert run(*one)[0] == 0
-    assert "Baseline  5 findings accepted by" in run("analyze", oom, "--select", "HS101")[1]
+    assert "Baseline  5 findings of jit_step accepted by" in run("analyze", oom, "--select", "HS101")[1]
 
-    head, *entries = text.split("\n[[finding]]\n")
-    Path("known.toml").write_text("\n[[finding]]\n".join((head, *entries[1:])))
+    head, *entries = text.split("\n[[step.finding]]\n")
+    Path("known.toml").write_text("\n[[step.finding]]\n".join((head, *entries[1:])))
     code, out, _ = run(*one)
     assert code == 1
     assert "1 code, " in out, "the finding without an entry is new"
@@ -141,7 +141,12 @@ def test_a_baseline_in_the_json_report(run: Run, oom: Path) -> None:
         run("check", oom, "--select", "HS101", "--baseline", "known.toml", "--format", "json")[1]
     )
     assert report["findings"] == []
-    assert report["baseline"] == {"file": "known.toml", "stale": []}
+    assert report["baseline"] == {
+        "file": "known.toml",
+        "step": "jit_step",
+        "topology": None,
+        "stale": [],
+    }
     assert {s["finding"]["code"] for s in report["suppressed"]} == {"HS101"}
     assert all(s["reason"] for s in report["suppressed"])
 

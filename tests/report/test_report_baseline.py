@@ -6,15 +6,17 @@ import tomllib
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.engine import load_rules, run_rules
 from hloscope.errors import UserError
-from hloscope.report.baseline import Baseline, Entry, hold, read_baseline, renewed, to_toml
+from hloscope.report.baseline import Baseline, Entry, StepName, hold, read_baseline, renewed, to_toml
 
 RAN = tuple(r.code for r in load_rules())
+STEP, OTHER = StepName(name="train.py:step", topology="v6e:2x2"), StepName(name="jit_step")
+NONE = Baseline(path="", steps={})
 
 
 @pytest.fixture
@@ -22,44 +24,78 @@ def found(shared_dump):
     return run_rules(Analyses.of_file(shared_dump("deepseek")))
 
 
-def written(tmp_path, entries):
+def written(tmp_path, baseline):
     path = tmp_path / "baseline.toml"
-    path.write_text(to_toml(entries), encoding="utf-8")
+    path.write_text(to_toml(baseline), encoding="utf-8")
     return read_baseline(str(path))
 
 
+def of_one(*entries):
+    return Baseline(path="", steps={STEP: entries})
+
+
 def test_what_is_written_accepts_what_there_was(found, tmp_path):
-    baseline = written(tmp_path, renewed(found, None, RAN))
-    held = hold(found, baseline, RAN)
+    baseline = written(tmp_path, renewed(found, NONE, RAN, STEP))
+    held = hold(found, baseline, RAN, STEP)
     assert (held.new, held.stale) == ((), ())
     assert [s.finding for s in held.suppressed] == list(found)
     assert {s.reason for s in held.suppressed} == {"known when this baseline was written"}
 
 
+def test_one_file_for_several_steps(found, tmp_path):
+    baseline = written(tmp_path, renewed(found, NONE, RAN, STEP))
+    assert hold(found, baseline, RAN, OTHER).new == found, "what is accepted of one step is new in another"
+    baseline = written(tmp_path, renewed(found[:1], baseline, RAN, OTHER))
+    assert [len(baseline.entries(s)) for s in (STEP, OTHER)] == [len(found), 1]
+    held = hold(found, baseline, RAN, OTHER)
+    assert (held.new, held.stale) == (found[1:], ())
+    other_chip = replace(STEP, topology="tpu7x:2x2x1")
+    assert hold(found, baseline, RAN, other_chip).new == found
+
+
 def test_new_findings_and_stale_entries(found, tmp_path):
     first, *rest = found
     gone = Entry(fingerprint="0" * 12, code="HS201", title="mended", reason="r")
-    baseline = written(tmp_path, (*renewed(rest, None, RAN), gone))
-    held = hold(found, baseline, RAN)
+    baseline = written(tmp_path, of_one(*renewed(rest, NONE, RAN, STEP).entries(STEP), gone))
+    held = hold(found, baseline, RAN, STEP)
     assert held.new == (first,)
     assert held.stale == (gone,)
-    assert hold(found, baseline, [c for c in RAN if c != "HS201"]).stale == (), "its rule did not run"
+    without = [c for c in RAN if c != "HS201"]
+    assert hold(found, baseline, without, STEP).stale == (), "its rule did not run"
 
 
-def test_a_new_baseline_keeps_reasons_and_the_entries_of_rules_that_did_not_run(found, tmp_path):
-    old = tuple(replace(e, reason="we know") for e in renewed(found[:1], None, RAN))
+def test_a_new_baseline_keeps_reasons_and_the_entries_of_rules_that_did_not_run(found):
+    old = [replace(e, reason="we know") for e in renewed(found[:1], NONE, RAN, STEP).entries(STEP)]
     mended = Entry(fingerprint="1" * 12, code="HS101", title="t", reason="r")
-    other = Entry(fingerprint="2" * 12, code="ACME101", title="t", reason="r")
-    entries = renewed(found, Baseline(path="", entries=(*old, mended, other)), RAN)
+    plugin = Entry(fingerprint="2" * 12, code="ACME101", title="t", reason="r")
+    older = of_one(*old, mended, plugin)
+    entries = renewed(found, older, RAN, STEP).entries(STEP)
     assert len(entries) == len(found) + 1
-    assert other in entries
+    assert plugin in entries
     assert old[0] in entries
     assert mended not in entries
+    moved = renewed(found[:1], older, RAN, OTHER)
+    assert moved.entries(OTHER) == (old[0],), "a reason follows its finding to a step of another name"
+    assert moved.entries(STEP) == older.entries(STEP)
 
 
+def test_a_file_of_the_first_version_holds_for_any_step_until_it_is_written_again(found, tmp_path):
+    one = renewed(found, NONE, RAN, STEP).entries(STEP)[0]
+    lines = (f"{name} = {getattr(one, name)!r}" for name in Entry.__slots__)
+    (tmp_path / "old.toml").write_text("version = 1\n[[finding]]\n" + "\n".join(lines))
+    baseline = read_baseline(str(tmp_path / "old.toml"))
+    assert baseline.entries(STEP) == baseline.entries(OTHER) == (one,)
+    newer = renewed(found, replace(baseline, unnamed=(replace(one, reason="why"),)), RAN, STEP)
+    assert newer.unnamed == newer.entries(OTHER) == ()
+    assert "why" in {e.reason for e in newer.entries(STEP)}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.tuples(*[st.text(alphabet=st.characters(codec="utf-8"), min_size=1)] * 4))
 def test_any_text_makes_a_file_that_can_be_read(texts):
-    (table,) = tomllib.loads(to_toml([Entry(**dict(zip(Entry.__slots__, texts, strict=True)))]))["finding"]
+    (step,) = tomllib.loads(to_toml(of_one(Entry(**dict(zip(Entry.__slots__, texts, strict=True))))))["step"]
+    (table,) = step["finding"]
+    assert (step["name"], step["topology"]) == ("train.py:step", "v6e:2x2")
     assert list(table) == list(Entry.__slots__)
     assert all(read == text for read, text in zip(table.values(), texts, strict=True) if text.isprintable())
 
@@ -67,11 +103,16 @@ def test_any_text_makes_a_file_that_can_be_read(texts):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version = 2", "has no `version = 1`: write one with --write-baseline"),
-        ("", "has no `version = 1`"),
+        ("version = 3", "has no `version = 2`: write one with --write-baseline"),
+        ("", "has no `version = 2`"),
+        ("version = 2\nfinding = []", r"findings stand below their step, \[\[step\]\]"),
+        ("version = 2\nstep = 3", r"steps are tables, \[\[step\]\]"),
+        ("version = 2\n[[step]]", "step 1 needs a text for name"),
+        ("version = 2\n[[step]]\nname = 'a'\ntopology = 3", "step 1 needs a text for name, and for topology"),
+        ("version = 2\n[[step]]\nname = 'a'\n[[step.finding]]", "finding 1 needs a text for fingerprint"),
         ("version = ", "is no TOML"),
         ("version = 1\nfinding = 3", r"findings are tables, \[\[finding\]\]"),
-        ("version = 1\nfinding = [3]", "finding 1 needs a text for fingerprint"),
+        ("version = 1\nfinding = [3]", r"findings are tables, \[\[finding\]\]"),
         (
             "version = 1\n[[finding]]\nfingerprint = 'a'\ncode = 'HS101'\ntitle = 't'\nreason = ' '",
             "finding 1 needs a text for reason",

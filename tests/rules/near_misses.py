@@ -331,6 +331,35 @@ ENTRY main {
             ROOT out = bf16[4096,2048] custom-call(sizes, x, w), custom_call_target="tpu_custom_call"
         """,
     },
+    "HS402": {
+        "a shape in the region of the kernel": """
+            v0 = s32[40] parameter(0)
+            v1 = s32[40] parameter(1)
+            v2 = s32[40] parameter(2)
+            v3 = s32[40] parameter(3)
+            v4 = s32[40] parameter(4)
+            x = bf16[4096,1024] parameter(5)
+            w = bf16[16,1024,2048] parameter(6)
+            ROOT ragged_dot.1 = bf16[4096,2048] custom-call(v0, v1, v2, v3, v4, x, w), custom_call_target="tpu_custom_call"
+        """,
+        "a kernel of another make": """
+            v0 = s32[40] parameter(0)
+            v1 = s32[40] parameter(1)
+            v2 = s32[40] parameter(2)
+            v3 = s32[40] parameter(3)
+            v4 = s32[40] parameter(4)
+            x = bf16[4096,1024] parameter(5)
+            w = bf16[8,1024,2048] parameter(6)
+            ROOT gmm.1 = bf16[4096,2048] custom-call(v0, v1, v2, v3, v4, x, w), custom_call_target="tpu_custom_call"
+        """,
+        "another kernel of the same name": """
+            v0 = s32[40] parameter(0)
+            v1 = s32[40] parameter(1)
+            x = bf16[4096,1024] parameter(2)
+            w = bf16[8,1024,2048] parameter(3)
+            ROOT ragged_dot.1 = bf16[4096,2048] custom-call(v0, v1, x, w), custom_call_target="tpu_custom_call"
+        """,
+    },
     "HS403": {
         "scores of attention under a causal mask are not repeated": """
             q = bf16[8,1024,128] parameter(0)
