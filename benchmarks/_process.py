@@ -25,13 +25,15 @@ def run(
     command: Sequence[str], *, output: str | Path = os.devnull, environment: Mapping[str, str] = {}
 ) -> Run:
     """Run a command to its end. Raises RuntimeError, with its errors, if it fails."""
+    # An installed package has its bytecode: a tree that may not keep any would be compiled in every run.
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     errors = Path(f"{output}.errors") if output != os.devnull else Path(os.devnull)
     with open(output, "wb") as out, open(errors, "wb") as err:
         begin = time.perf_counter()
         process = os.posix_spawnp(
             command[0],
             list(command),
-            {**os.environ, **environment},
+            {**kept, **environment},
             file_actions=[(os.POSIX_SPAWN_DUP2, out.fileno(), 1), (os.POSIX_SPAWN_DUP2, err.fileno(), 2)],
         )
         _, status, usage = os.wait4(process, 0)

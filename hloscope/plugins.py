@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 
 from hloscope.errors import UserError
@@ -30,7 +30,7 @@ def plugin_rules() -> Iterator[Rule]:
 
     Raises UserError for one that cannot be loaded or holds no rule: what is not checked must not look clean.
     """
-    for point in sorted(entry_points(group=GROUP), key=lambda p: (p.name, p.value)):
+    for point in sorted(installed_points(), key=lambda p: (p.name, p.value)):
         plugin = point.dist.name if point.dist else point.name
         rules = tuple(_rules_of(_loaded(point, plugin)))
         if not rules:
@@ -41,6 +41,19 @@ def plugin_rules() -> Iterator[Rule]:
                     f"the plug-in {plugin} has a rule {rule.code!r}: codes are capitals and three digits, ACME101"
                 )
             yield replace(rule, plugin=plugin)
+
+
+def installed_points() -> Iterator[EntryPoint]:
+    """The entry points of `GROUP`: as `importlib.metadata.entry_points` finds them, which reads the names and
+    points of every distribution that is installed, and takes longer than all rules on a small module."""
+    seen: set[tuple[str, str]] = set()  # of a distribution that is installed twice, the first counts
+    for distribution in distributions():
+        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
+            continue
+        for point in distribution.entry_points.select(group=GROUP):
+            if (distribution.name, point.name) not in seen:
+                seen.add((distribution.name, point.name))
+                yield point
 
 
 def _loaded(point: EntryPoint, plugin: str) -> object:

@@ -167,7 +167,9 @@ def group_mesh(mesh: Mapping[str, int], *axes: str, device_ids: Sequence[int] = 
 
 def pairs(*moves: tuple[int, int]) -> Fields:
     """The source-target pairs of a permutation."""
-    return {"source_target_pairs": [protos.SourceTarget(source=s, target=t) for s, t in moves]}
+    return {
+        "source_target_pairs": [protos.SourceTarget(source=s, target=t).SerializeToString() for s, t in moves]
+    }
 
 
 def _split(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from hloscope.analysis.work import (
     body_opcodes,
     collective_opcode,
     fusion_bodies,
+    has_collective,
     running,
     shape_text,
     started_result,
@@ -159,7 +160,7 @@ def _sites_of(instruction: Instruction) -> Iterator[_Site]:
 
 def _within(fusion: Instruction) -> Iterator[Instruction]:
     """The collectives in a fusion's body, nested fusions included."""
-    if not any(collective_opcode(opcode) for opcode in body_opcodes(fusion)):
+    if not has_collective(body_opcodes(fusion)):
         return
     for body in fusion_bodies(fusion):
         yield from (i for i in body.instructions if collective_opcode(i.opcode))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hloscope.analysis.layout import only_moves
 from hloscope.analysis.uses import Use, results
 from hloscope.analysis.work import running
-from hloscope.hlo import Instruction, Module, Shape, async_operation, is_async_start
+from hloscope.hlo import Instruction, Module, Shape, async_operation, is_async_start, once_per_module
 
 HBM = 0
 _STANDING = frozenset({"copy", "copy-start", "transpose", "fusion", "async-start"})
@@ -46,12 +46,11 @@ class Copy:
         return self.source.shape.element_type != self.after.element_type
 
 
-def copies(module: Module) -> Iterator[Copy]:
+@once_per_module
+def copies(module: Module) -> tuple[Copy, ...]:
     """Every copy and transpose from HBM to HBM, alone, as a fusion of nothing else, or asynchronous."""
-    for computation, place in running(module).items():
-        if not place.asynchronous:
-            for instruction in computation.instructions:
-                yield from _copy(instruction)
+    standing = (c for c, place in running(module).items() if not place.asynchronous)
+    return tuple(copy for c in standing for i in c.instructions for copy in _copy(i))
 
 
 def _copy(instruction: Instruction) -> Iterator[Copy]:

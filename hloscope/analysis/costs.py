@@ -25,7 +25,13 @@ from hloscope.analysis.costs_work import Work, work_in
 from hloscope.analysis.grouped import recognise
 from hloscope.analysis.sums import total
 from hloscope.analysis.traffic import VMEM, hbm_bytes, space_bytes
-from hloscope.analysis.work import COLLECTIVES, body_opcodes, collective_opcode, is_plumbing, started_result
+from hloscope.analysis.work import (
+    body_opcodes,
+    collective_opcode,
+    has_collective,
+    is_plumbing,
+    started_result,
+)
 from hloscope.devices import VECTOR_ELEMENTS, Chip
 
 if TYPE_CHECKING:
@@ -162,9 +168,7 @@ def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction joins devices: a collective, or a fusion around one."""
     if collective_opcode(instruction.opcode):
         return True
-    return instruction.opcode == "fusion" and any(
-        o.removesuffix("-start") in COLLECTIVES for o in body_opcodes(instruction)
-    )
+    return instruction.opcode == "fusion" and has_collective(body_opcodes(instruction))
 
 
 def _model(chip: Chip) -> str:

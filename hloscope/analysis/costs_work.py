@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from hloscope.analysis.costs_matmul import matrix_flops, rate_of
 from hloscope.analysis.fusion_use import instruction_use
@@ -16,7 +15,7 @@ from hloscope.analysis.fusion_use import instruction_use
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hloscope.hlo import Computation, Instruction, Module, protos
+    from hloscope.hlo import Computation, Instruction, protos
 
 # One operation of the transcendental unit for each element, and one of vector arithmetic.
 _TRANSCENDENTAL = frozenset({
@@ -56,9 +55,6 @@ class Work:
     is_least: bool = False
 
 
-_known: WeakKeyDictionary[Module, dict[int, Work]] = WeakKeyDictionary()
-
-
 def work_in(instruction: Instruction) -> Work:
     """What one execution of an instruction computes; of a fusion, all that its body does."""
     if instruction.opcode == "fusion" and instruction.called_computations:
@@ -67,24 +63,31 @@ def work_in(instruction: Instruction) -> Work:
 
 
 def _body_work(body: Computation, depth: int) -> Work:
-    known = _known.setdefault(body.module, {})
-    if body.id not in known:
-        known[body.id] = _count(body, depth)
-    return known[body.id]
+    known = body.module.facts(_body_work)
+    if body not in known:
+        known[body] = _count(body, depth)
+    return known[body]
 
 
 def _count(body: Computation, depth: int) -> Work:
     found: list[Work] = []
     use = instruction_use(body)
+    # Most of a body is plain arithmetic on whole values: summed here, rather than as so many objects.
+    arithmetic, transcendentals = 0, 0
     for instruction in body.instructions:
         opcode = instruction.opcode
         if use is not None and not use.get(instruction.id):
             continue
-        if opcode == "fusion" and instruction.called_computations and depth < _DEEPEST:
+        if opcode in _ARITHMETIC:
+            elements = instruction.shape.elements
+            elements = elements if use is None else round(elements * use[instruction.id])
+            arithmetic += elements
+            transcendentals += elements if opcode in _TRANSCENDENTAL else 0
+        elif opcode == "fusion" and instruction.called_computations and depth < _DEEPEST:
             found.append(_body_work(instruction.called_computations[0], depth + 1))
-        elif opcode in _ARITHMETIC or opcode in _MATRIX or opcode in _LONGER or opcode in _REDUCING:
+        elif opcode in _MATRIX or opcode in _LONGER or opcode in _REDUCING:
             found.append(_single(instruction, 1.0 if use is None else use[instruction.id]))
-    return add_work(found)
+    return add_work([*found, Work(arithmetic=arithmetic, transcendentals=transcendentals)])
 
 
 def add_work(parts: list[Work]) -> Work:

@@ -16,6 +16,7 @@ from hloscope.analysis.work import (
     body_opcodes,
     collective_opcode,
     fusion_bodies,
+    has_collective,
     started_result,
 )
 
@@ -95,8 +96,8 @@ def _copy_family(copy: Instruction) -> str:
 
 def _fusion_family(fusion: Instruction, op_name: str) -> str:
     ops = body_opcodes(fusion)
-    collectives = {op.removesuffix("-start") for op in ops} & COLLECTIVES
-    if collectives:
+    if has_collective(ops):
+        collectives = {op.removesuffix("-start") for op in ops} & COLLECTIVES
         return (
             "reduce-scatter" if collectives == {"all-reduce"} and "dynamic-slice" in ops else min(collectives)
         )

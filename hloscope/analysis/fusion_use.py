@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from hloscope.analysis.work import body_opcodes
+from hloscope.hlo import once_for_each
 
 if TYPE_CHECKING:
-    from hloscope.hlo import Computation, Instruction, Module
+    from hloscope.hlo import Computation, Instruction
 
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
 _PARTIAL = _UPDATES | _SLICES
+_NEEDS_A_LOOK = _PARTIAL | {"fusion"}
 
 # One operand in, the same elements out, in whatever order or layout.
 _TRANSPARENT = frozenset({"bitcast", "reshape", "copy", "convert", "transpose", "reverse"})
@@ -30,9 +31,6 @@ _WHOLE = frozenset({
     "cholesky", "triangular-solve", "select-and-scatter", "call", "all-reduce", "all-gather",
     "reduce-scatter", "all-to-all",
 })  # fmt: skip
-
-# Uses by body, per module and for as long as the module lives; figures only, so nothing leaks.
-_known: WeakKeyDictionary[Module, dict[int, dict[int, float]]] = WeakKeyDictionary()
 
 # Bodies nest a few levels; deeper is damage, whose uses count whole.
 _DEEPEST = 10
@@ -49,6 +47,7 @@ class BodyUse:
     writes: Sequence[int | None]
 
 
+@once_for_each
 def body_use(fusion: Instruction) -> BodyUse:
     """What a fusion uses of its operands and results, in their order."""
     if uses_everything(fusion):
@@ -119,17 +118,15 @@ def _in_place_updates(output: Instruction) -> list[Instruction]:
 def instruction_use(body: Computation) -> Mapping[int, float] | None:
     """The fraction of each instruction of a fusion's body that its result needs, by id (absent: nothing);
     None where all of everything is needed."""
-    if all(p.opcode not in _PARTIAL and p.opcode != "fusion" for p in body.proto.instructions):
+    if body.module.opcodes_in(body.id).isdisjoint(_NEEDS_A_LOOK):
         return None
     return _needed(body)
 
 
+@once_for_each
 def _needed(body: Computation) -> Mapping[int, float]:
     """The fraction of each instruction's value that the whole result of a fusion needs, by id."""
-    known = _known.setdefault(body.module, {})
-    if body.id not in known:
-        known[body.id] = _use(body, 1.0, _names(_updates(body)), 0)
-    return known[body.id]
+    return _use(body, 1.0, _names(_updates(body)), 0)
 
 
 def _parameter_use(body: Computation, needed: float, updated: frozenset[str], depth: int) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hloscope.analysis.work import body_opcodes
 from hloscope.hlo import Instruction, Shape, async_operation, is_async_part, start_of
 
 # A fusion of nothing but these writes its operand again in another layout (or type).
@@ -95,5 +96,5 @@ def only_moves(value: Instruction) -> bool:
     """Whether a fusion writes its operand again in another layout (or type) and does nothing else."""
     if value.opcode != "fusion" or value.shape.is_tuple or not value.called_computations:
         return False
-    opcodes = {i.opcode for i in value.called_computations[0].instructions}
-    return opcodes <= _MOVING and bool(opcodes & {"copy", "transpose"})
+    opcodes = body_opcodes(value)
+    return opcodes <= _MOVING and not opcodes.isdisjoint(("copy", "transpose"))

@@ -12,6 +12,7 @@ from hloscope.hlo import (
     async_operation,
     is_async_part,
     is_async_start,
+    once_per_module,
     start_of,
 )
 
@@ -113,6 +114,7 @@ def _forwarded(user: Instruction, index: tuple[int, ...]) -> list[_Place]:
     return [(user, index)] if opcode in ("bitcast", "async-update") else []
 
 
+@once_per_module
 def flat_order(module: Module) -> Order:
     """The flattened order of a module: of its schedule, or of its text where it has none."""
     instructions: list[Instruction] = []

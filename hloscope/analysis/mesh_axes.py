@@ -40,6 +40,7 @@ class MeshAxes:
         self.sizes = {name: size for name, size in mesh.items() if size > 1}
         self._order = np.arange(math.prod(self.sizes.values())) if order is None else order
         self._known: dict[str, tuple[str, ...] | None] = {}
+        self._known_pairs: dict[tuple[tuple[int, int], ...], tuple[str, ...] | None] = {}
 
     def axes_of_groups(self, groups: ReplicaGroups | None) -> tuple[str, ...] | None:
         """The axes, in mesh order, that replica groups join; None if no axes do. No groups: all devices."""
@@ -49,8 +50,13 @@ class MeshAxes:
             self._known[groups.text] = self._match(groups)
         return self._known[groups.text]
 
-    def axes_of_pairs(self, pairs: Sequence[tuple[int, int]]) -> tuple[str, ...] | None:
+    def axes_of_pairs(self, pairs: tuple[tuple[int, int], ...]) -> tuple[str, ...] | None:
         """The axes along which source-target pairs of a permutation move; None if they leave the mesh."""
+        if pairs not in self._known_pairs:
+            self._known_pairs[pairs] = self._moved(pairs)
+        return self._known_pairs[pairs]
+
+    def _moved(self, pairs: tuple[tuple[int, int], ...]) -> tuple[str, ...] | None:
         ends = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
         total = len(self._order)
         if not len(ends) or ends.min() < 0 or ends.max() >= total:

@@ -6,7 +6,15 @@ import re
 from enum import Enum
 from functools import lru_cache
 
-from hloscope.hlo import Instruction, async_operation, is_async_part, is_async_start, start_of, work_of
+from hloscope.hlo import (
+    Instruction,
+    async_operation,
+    is_async_part,
+    is_async_start,
+    once_for_each,
+    start_of,
+    work_of,
+)
 
 # jax names the transposed program `transpose(jvp(...))`, what checkpoint recomputes in it
 # `rematted_computation`, and the differentiated forward program `jvp(...)`.
@@ -57,6 +65,7 @@ def phase_of(instruction: Instruction) -> Phase:
     return phase_of_name(provenance(instruction).op_name)
 
 
+@once_for_each
 def provenance(instruction: Instruction) -> Instruction:
     """The instruction that names the user's operation behind this one: itself where it has an op name,
     else the work it wraps, what its body ends in, its producer, its user or the call around it.

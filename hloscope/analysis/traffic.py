@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from hloscope.analysis.fusion_use import body_use, buffers_updated, touched_by_update, uses_everything
 from hloscope.analysis.work import is_plumbing, started_result
+from hloscope.hlo import once_for_each
 
 if TYPE_CHECKING:
-    from hloscope.hlo import Instruction, Module, Shape
+    from hloscope.hlo import Instruction, Shape
 
 HBM = 0
 
 VMEM = 1
 
-# Bytes by instruction and memory space, per module and for as long as the module lives; figures only, so
-# nothing leaks.
-_known: WeakKeyDictionary[Module, dict[tuple[int, int, int], int | None]] = WeakKeyDictionary()
 
-
+@once_for_each
 def hbm_bytes(instruction: Instruction) -> int | None:
     """HBM bytes that one execution of an instruction reads and writes; None where a size is unknown.
 
@@ -39,11 +36,7 @@ def space_bytes(instruction: Instruction, space: int) -> int | None:
     """The bytes that one execution reads and writes in a memory space, counted as `hbm_bytes` counts HBM."""
     if is_plumbing(instruction):
         return 0
-    known = _known.setdefault(instruction.module, {})
-    key = (instruction.computation.id, instruction.id, space)
-    if key not in known:
-        known[key] = None if _has_unknown_size(instruction) else _count(instruction, space)
-    return known[key]
+    return None if _has_unknown_size(instruction) else _count(instruction, space)
 
 
 def _count(instruction: Instruction, space: int) -> int:

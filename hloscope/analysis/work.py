@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
-from hloscope.hlo import is_async_part
+from hloscope.hlo import Shape, is_async_part, once_per_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from hloscope.hlo import Computation, Instruction, Module, Shape
+    from hloscope.hlo import Computation, Instruction, Module
 
 # Instructions that move nothing themselves: they name, group or order values, or run other computations
 # whose instructions are counted where they stand.
@@ -30,9 +29,6 @@ COLLECTIVES = frozenset({
 # Custom calls of the compiler that only reserve or rename memory.
 _FREE_TARGETS = frozenset({"AllocateBuffer", "ConcatBitcast", "X64Combine", "X64SplitLow", "X64SplitHigh"})
 
-# How the computations of a module run, for as long as the module lives.
-_running: WeakKeyDictionary[Module, dict[int, Running]] = WeakKeyDictionary()
-
 
 def is_plumbing(instruction: Instruction) -> bool:
     """Whether an instruction does no work of its own, so that no census counts it."""
@@ -42,10 +38,17 @@ def is_plumbing(instruction: Instruction) -> bool:
     return opcode == "custom-call" and instruction.custom_call_target in _FREE_TARGETS
 
 
+@lru_cache(maxsize=1024)
 def collective_opcode(opcode: str) -> str | None:
     """The collective that an opcode stands for, its asynchronous start included; None for anything else."""
     name = opcode.removesuffix("-start")
     return name if name in COLLECTIVES else None
+
+
+@lru_cache(maxsize=4096)
+def has_collective(opcodes: frozenset[str]) -> bool:
+    """Whether a collective, or its asynchronous start, is among opcodes."""
+    return any(collective_opcode(opcode) for opcode in opcodes)
 
 
 def started_result(start: Instruction) -> Shape:
@@ -82,13 +85,9 @@ def body_opcodes(fusion: Instruction) -> frozenset[str]:
 
 def shape_text(*shapes: Shape) -> str:
     """Shapes without layout, largest first, equal ones folded: `2 x bf16[163840,1024], f32[163840]`."""
-    if len(shapes) == 1 and not shapes[0].is_tuple:
-        return shapes[0].short
-    leaves = [leaf for shape in shapes for _, leaf in shape.leaves()]
-    size = {leaf.short: leaf.bytes for leaf in leaves}
-    counts = Counter(leaf.short for leaf in leaves)
-    ordered = sorted(counts, key=lambda text: (-size[text], text))
-    return ", ".join(text if counts[text] == 1 else f"{counts[text]} x {text}" for text in ordered)
+    if len(shapes) == 1:
+        return shapes[0].folded
+    return Shape("tuple", tuple_shapes=shapes).folded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,35 +99,28 @@ class Running:
     asynchronous: bool  # beside the main program, between a start and its done
 
 
+@once_per_module
 def running(module: Module) -> Mapping[Computation, Running]:
     """How each control computation of a module runs, callees before callers as in the module.
 
     A loop is told by its trips, so that copies of one loop, one for each layer, are one.
     """
-    found = _running.get(module)
-    if found is None:
-        found = _running[module] = _run(module)
-    return {c: found[c.id] for c in module.control_computations}
-
-
-def _run(module: Module) -> dict[int, Running]:
-    """See `running`; by computation id."""
-    found: dict[int, Running] = {}
+    found: dict[Computation, Running] = {}
     for computation in reversed(module.control_computations):
         callers = (c for c in computation.callers if not is_async_part(c.opcode))
-        caller = next((c for c in callers if c.computation.id in found), None)
-        around = found[caller.computation.id] if caller else None
+        caller = next((c for c in callers if c.computation in found), None)
+        around = found[caller.computation] if caller else None
         loop = around.loop if around else None
         if caller and caller.opcode == "while":
             trips = module.trip_counts[caller.id]
             loop = f"{loop} x {_trips(trips)}" if loop else _trips(trips)
         started = caller is not None and caller.opcode == "async-start"
-        found[computation.id] = Running(
+        found[computation] = Running(
             executions=module.executions(computation),
             loop=loop,
             asynchronous=started or (around is not None and around.asynchronous),
         )
-    return found
+    return {c: found[c] for c in module.control_computations}
 
 
 def _trips(count: int | None) -> str:

@@ -206,11 +206,16 @@ def _left_behind(target: str, error: CompileError) -> Opened:
 
 @contextmanager
 def no_collector() -> Generator[None, None, None]:
-    """Without Python's cycle collector: it costs time among many objects, and the process ends soon."""
+    """Without Python's cycle collector: it costs time among many objects, and the process ends soon.
+
+    What is there at the end is left to the system, unless another command follows in the same process.
+    """
     enabled = gc.isenabled()
+    gc.unfreeze()
     gc.disable()
     try:
         yield
     finally:
+        gc.freeze()
         if enabled:
             gc.enable()

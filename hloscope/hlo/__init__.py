@@ -9,6 +9,8 @@ from hloscope.hlo.asynchronous import start_of as start_of
 from hloscope.hlo.asynchronous import work_of as work_of
 from hloscope.hlo.instruction import Computation as Computation
 from hloscope.hlo.instruction import Instruction as Instruction
+from hloscope.hlo.memo import once_for_each as once_for_each
+from hloscope.hlo.memo import once_per_module as once_per_module
 from hloscope.hlo.module import Module as Module
 from hloscope.hlo.reader import HloFile as HloFile
 from hloscope.hlo.reader import read_hlo as read_hlo

@@ -8,7 +8,10 @@ computation (in which a further `call` or asynchronous pair may stand), and the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from hloscope.hlo.memo import once_for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +39,13 @@ class AsyncOperation:
     thread: str | None
 
 
+@lru_cache(maxsize=1024)
 def is_async_start(opcode: str) -> bool:
     """Whether an opcode begins an asynchronous operation."""
     return opcode.endswith("-start")
 
 
+@lru_cache(maxsize=1024)
 def is_async_part(opcode: str) -> bool:
     """Whether an opcode only continues or ends an asynchronous operation, doing no work of its own."""
     return opcode == "async-update" or opcode.endswith("-done")
@@ -53,6 +58,7 @@ def async_operations(computation: Computation) -> Iterator[AsyncOperation]:
             yield async_operation(instruction)
 
 
+@once_for_each
 def async_operation(start: Instruction) -> AsyncOperation:
     """The operation that an asynchronous start begins."""
     updates: list[Instruction] = []
@@ -89,6 +95,7 @@ def start_of(part: Instruction) -> Instruction:
     return part
 
 
+@once_for_each
 def work_of(start: Instruction) -> Instruction:
     """The instruction that does the work of an `async-start` or `call`: the root within, followed to the end."""
     work = start

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hloscope.errors import UserError
 
@@ -71,37 +71,38 @@ class Buffers:
 def read_buffers(proto: protos.BufferAssignment) -> Buffers:
     """Read a buffer assignment. Raises UserError where sizes or references in it cannot be."""
     values = {v.id: v for v in proto.logical_buffers}
-    _require(len(values) == len(proto.logical_buffers), "two logical buffers have one id")
+    if len(values) != len(proto.logical_buffers):
+        _refuse("two logical buffers have one id")
     home: dict[int, int] = {}
     sizes: dict[int, int] = {}
     allocations: list[Allocation] = []
     for number, allocation in enumerate(proto.buffer_allocations):
-        allocations.append(_allocation(allocation))
-        for assigned in allocation.assigned:
-            value = assigned.logical_buffer_id
-            _require(
-                value in values, f"allocation {allocation.index} holds an unknown logical buffer {value}"
-            )
-            end = assigned.offset + assigned.size
-            inside = 0 <= assigned.offset <= end <= allocation.size
-            _require(inside, f"logical buffer {value} lies outside of allocation {allocation.index}")
+        # A field of a message costs each time that it is looked at: all that is wanted of them at once.
+        parts = [(a.logical_buffer_id, a.offset, a.size) for a in allocation.assigned]
+        allocations.append(_allocation(allocation, tuple([value for value, _, _ in parts])))
+        end = allocation.size
+        for value, offset, size in parts:
+            if value not in values:
+                _refuse(f"allocation {allocation.index} holds an unknown logical buffer {value}")
+            if not 0 <= offset <= offset + size <= end:
+                _refuse(f"logical buffer {value} lies outside of allocation {allocation.index}")
             home[value] = number
-            sizes[value] = assigned.size
+            sizes[value] = size
     traces = tuple(_trace(t, home, allocations) for t in proto.heap_simulator_traces if t.events)
     return Buffers(allocations=tuple(allocations), values=values, home=home, bytes=sizes, traces=traces)
 
 
-def _allocation(proto: protos.BufferAllocation) -> Allocation:
-    _require(0 <= proto.size < _LARGEST, f"allocation {proto.index} has a size that no device has")
-    parameter = (proto.parameter_number, tuple(proto.parameter_shape_index))
+def _allocation(proto: protos.BufferAllocation, values: tuple[int, ...]) -> Allocation:
+    if not 0 <= proto.size < _LARGEST:
+        _refuse(f"allocation {proto.index} has a size that no device has")
     is_argument = proto.is_entry_computation_parameter
     return Allocation(
         bytes=proto.size,
         space=proto.color,
         kind=_kind(proto),
         live_out=proto.maybe_live_out,
-        parameter=parameter if is_argument else None,
-        values=tuple(a.logical_buffer_id for a in proto.assigned),
+        parameter=(proto.parameter_number, tuple(proto.parameter_shape_index)) if is_argument else None,
+        values=values,
     )
 
 
@@ -116,18 +117,13 @@ def _kind(proto: protos.BufferAllocation) -> str:
 
 
 def _trace(proto: protos.HeapSimulatorTrace, home: Mapping[int, int], allocations: list[Allocation]) -> Trace:
-    events = proto.events
-    values = tuple(e.buffer_id for e in events)
-    _require(home.keys() >= set(values), "a heap simulator trace has a logical buffer that lies nowhere")
-    spaces = Counter(allocations[home[v]].space for v in values)
-    return Trace(
-        space=spaces.most_common(1)[0][0],
-        kinds=tuple(int(e.kind) for e in events),
-        values=values,
-        shared=tuple(e.share_with_canonical_id for e in events),
-    )
+    events = [(int(e.kind), e.buffer_id, e.share_with_canonical_id) for e in proto.events]
+    kinds, values, shared = zip(*events, strict=True)
+    if not home.keys() >= set(values):
+        _refuse("a heap simulator trace has a logical buffer that lies nowhere")
+    spaces = Counter([allocations[home[v]].space for v in values])
+    return Trace(space=spaces.most_common(1)[0][0], kinds=kinds, values=values, shared=shared)
 
 
-def _require(sound: bool, problem: str) -> None:
-    if not sound:
-        raise UserError(f"the buffer assignment is damaged: {problem}; dump the module again")
+def _refuse(problem: str) -> NoReturn:
+    raise UserError(f"the buffer assignment is damaged: {problem}; dump the module again")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from sys import intern
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from hloscope.errors import UserError
-from hloscope.hlo.replica_groups import ReplicaGroups, decode_replica_groups
+from hloscope.hlo.replica_groups import ReplicaGroups, decode_pair, decode_replica_groups
 from hloscope.hlo.shape import Shape
 from hloscope.hlo.source import SourceFrame
 
@@ -17,91 +18,104 @@ if TYPE_CHECKING:
 
 
 class Instruction:
-    """One HLO instruction. Equal only to itself; what is not wrapped here is on `proto` (do not change it)."""
+    """One HLO instruction. Equal only to itself; read-only, as is `proto`, which has what is not wrapped here."""
 
-    __slots__ = ("_computation", "_id", "_name", "_opcode", "_operands", "_pairs", "_proto", "_shape")
+    __slots__ = (
+        "_name",
+        "_pairs",
+        "_shape",
+        "called_computations",
+        "computation",
+        "id",
+        "opcode",
+        "operands",
+        "proto",
+    )
 
-    def __init__(self, proto: protos.Instruction, computation: Computation) -> None:
-        self._proto = proto
-        self._computation = computation
-        self._name = proto.name
-        self._opcode = proto.opcode
-        self._id = proto.id
+    # Plain attributes, not properties: a million instructions are asked for these many times.
+    proto: Final[protos.Instruction]
+    """The message itself, for fields that have no property here."""
+    computation: Final[Computation]
+    """The computation that holds this instruction."""
+    id: Final[int]
+    """The instruction's id, unique in its module."""
+    opcode: Final[str]
+    """XLA's opcode, e.g. `fusion`, `custom-call`, `all-gather-start`."""
+    operands: Final[tuple[Instruction, ...]]
+    """The operands, in order."""
+    called_computations: Final[tuple[Computation, ...]]
+    """Computations that this instruction calls: fusion bodies, loop conditions and bodies, reducers."""
+
+    def __init__(
+        self,
+        proto: protos.Instruction,
+        computation: Computation,
+        before: Mapping[int, Instruction],
+        callees: Mapping[int, Computation],
+    ) -> None:
+        """`before` has the instructions above this one, `callees` the computations, by id.
+
+        Raises UserError where it refers to anything else.
+        """
+        self.proto = proto
+        self.computation = computation
+        self.id = proto.id
+        self.opcode = intern(proto.opcode)
+        try:
+            self.operands = tuple([before[i] for i in proto.operand_ids])
+        except KeyError:
+            raise UserError(
+                f"%{proto.name} has an operand that does not come before it: the file is damaged"
+            ) from None
+        try:
+            # Callees come first in a sound module, so this also rules out cycles of calls.
+            self.called_computations = tuple([callees[i] for i in proto.called_computation_ids])
+        except KeyError:
+            raise UserError(
+                f"%{proto.name} calls a computation that does not come before it: the file is damaged"
+            ) from None
+        self._name: str | None = None
         self._shape: Shape | None = None
-        self._operands: tuple[Instruction, ...] | None = None
         self._pairs: tuple[tuple[int, int], ...] | None = None
 
     @property
     def name(self) -> str:
         """The instruction's name, without `%`."""
+        if self._name is None:
+            self._name = self.proto.name
         return self._name
-
-    @property
-    def opcode(self) -> str:
-        """XLA's opcode, e.g. `fusion`, `custom-call`, `all-gather-start`."""
-        return self._opcode
-
-    @property
-    def id(self) -> int:
-        """The instruction's id, unique in its module."""
-        return self._id
-
-    @property
-    def proto(self) -> protos.Instruction:
-        """The message itself, for fields that have no property here."""
-        return self._proto
-
-    @property
-    def computation(self) -> Computation:
-        """The computation that holds this instruction."""
-        return self._computation
 
     @property
     def module(self) -> Module:
         """The module that holds this instruction."""
-        return self._computation.module
+        return self.computation.module
 
     @property
     def shape(self) -> Shape:
         """The result's shape, with layout."""
         if self._shape is None:
-            self._shape = self.module.intern_shape(self._proto.shape)
+            self._shape = self.module.intern_shape(self.proto.shape)
         return self._shape
-
-    @property
-    def operands(self) -> tuple[Instruction, ...]:
-        """The operands, in order."""
-        if self._operands is None:
-            by_id = self._computation.by_id
-            # A list first: quicker than a generator, and this is asked of every instruction.
-            self._operands = tuple([by_id[i] for i in self._proto.operand_ids])
-        return self._operands
 
     @property
     def users(self) -> tuple[Instruction, ...]:
         """The instructions of the same computation that take this one as an operand, each once."""
-        return self._computation.users_of(self)
-
-    @property
-    def called_computations(self) -> tuple[Computation, ...]:
-        """Computations that this instruction calls: fusion bodies, loop conditions and bodies, reducers."""
-        by_id = self.module.computations_by_id
-        return tuple([by_id[i] for i in self._proto.called_computation_ids])
+        return self.computation.users_of(self)
 
     @property
     def is_root(self) -> bool:
         """Whether this is its computation's result."""
-        return self._computation.proto.root_id == self._id
+        return self.computation.proto.root_id == self.id
 
     @property
     def op_name(self) -> str:
         """The path in the user's program, e.g. `jit(step)/transpose(jvp())/while/body/mul`; may be empty."""
-        return self._proto.metadata.op_name
+        return self.proto.metadata.op_name
 
     @property
     def frames(self) -> tuple[SourceFrame, ...]:
         """The user's stack at this operation, innermost first; empty where the compiler kept none."""
-        meta = self._proto.metadata
+        meta = self.proto.metadata
         if meta.stack_frame_id:
             return self.module.stack_frames.frames(meta.stack_frame_id)
         return (SourceFrame(meta.source_file, meta.source_line, ""),) if meta.source_file else ()
@@ -109,7 +123,7 @@ class Instruction:
     @property
     def source(self) -> SourceFrame | None:
         """The innermost frame that is not inside jax itself, or None."""
-        frame = self._proto.metadata.stack_frame_id
+        frame = self.proto.metadata.stack_frame_id
         if frame:
             return self.module.stack_frames.user_frame(frame)
         return next(iter(self.frames), None)
@@ -117,49 +131,49 @@ class Instruction:
     @property
     def fusion_kind(self) -> str | None:
         """`kLoop`, `kInput`, `kOutput` or `kCustom` of a fusion; None of anything else."""
-        return self._proto.fusion_kind or None
+        return self.proto.fusion_kind or None
 
     @property
     def custom_call_target(self) -> str | None:
         """The target of a custom-call; None of anything else."""
-        return self._proto.custom_call_target or None
+        return self.proto.custom_call_target or None
 
     @property
     def dimensions(self) -> tuple[int, ...]:
         """The `dimensions` attribute of a broadcast, reduce, collective and the like."""
-        return tuple(self._proto.dimensions)
+        return tuple(self.proto.dimensions)
 
     @property
     def parameter_number(self) -> int | None:
         """Which parameter of its computation this is; None unless it is one."""
-        return self._proto.parameter_number if self._opcode == "parameter" else None
+        return self.proto.parameter_number if self.opcode == "parameter" else None
 
     @property
     def tuple_index(self) -> int | None:
         """Which element a get-tuple-element takes; None of anything else."""
-        return self._proto.tuple_index if self._opcode == "get-tuple-element" else None
+        return self.proto.tuple_index if self.opcode == "get-tuple-element" else None
 
     @property
     def replica_groups(self) -> ReplicaGroups | None:
         """The devices that a collective joins; None where it names none."""
-        return decode_replica_groups(self._proto)
+        return decode_replica_groups(self.proto)
 
     @property
     def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
         """From which device to which a `collective-permute` sends; empty of anything else."""
         if self._pairs is None:
-            self._pairs = tuple((p.source, p.target) for p in self._proto.source_target_pairs)
+            self._pairs = tuple(map(decode_pair, self.proto.source_target_pairs))
         return self._pairs
 
     @property
     def execution_thread(self) -> str | None:
         """The thread of an asynchronous start, e.g. `sparsecore`; None for the main one."""
-        return self._proto.async_execution_thread or None
+        return self.proto.async_execution_thread or None
 
     @property
     def backend_config(self) -> Mapping[str, Any]:
         """The backend's configuration where it is a JSON object; empty where it is absent or anything else."""
-        raw = self._proto.backend_config
+        raw = self.proto.backend_config
         if not raw.startswith(b"{"):
             return {}
         try:
@@ -171,75 +185,65 @@ class Instruction:
     @property
     def frontend_attributes(self) -> Mapping[str, str]:
         """Attributes that the frontend attached, e.g. `ragged_dot_tiling`."""
-        return dict(self._proto.frontend_attributes.map)
+        return dict(self.proto.frontend_attributes.map)
 
     def __repr__(self) -> str:
         operands = ", ".join("%" + o.name for o in self.operands)
-        return f"%{self._name} = {self.shape} {self._opcode}({operands})"
+        return f"%{self.name} = {self.shape} {self.opcode}({operands})"
 
 
 class Computation:
     """One HLO computation: the entry, a fusion's body, a loop's body or condition, a reducer, ..."""
 
-    __slots__ = ("_by_id", "_instructions", "_module", "_proto", "_users")
+    __slots__ = ("_users", "by_id", "id", "instructions", "module", "proto")
 
-    def __init__(self, proto: protos.Computation, module: Module) -> None:
-        self._proto = proto
-        self._module = module
-        self._instructions: tuple[Instruction, ...] | None = None
-        self._by_id: dict[int, Instruction] | None = None
+    proto: Final[protos.Computation]
+    """The message itself (do not change it)."""
+    module: Final[Module]
+    """The module that holds this computation."""
+    id: Final[int]
+    """The computation's id, unique in its module."""
+    instructions: Final[tuple[Instruction, ...]]
+    """Every instruction, operands before users."""
+    by_id: Final[Mapping[int, Instruction]]
+    """Instructions by id."""
+
+    def __init__(self, proto: protos.Computation, module: Module, callees: Mapping[int, Computation]) -> None:
+        """`callees` are the computations before this one, by id. Raises UserError where it is not sound."""
+        self.proto = proto
+        self.module = module
+        self.id = proto.id
+        by_id: dict[int, Instruction] = {}
+        for message in proto.instructions:
+            instruction = Instruction(message, self, by_id, callees)
+            by_id[instruction.id] = instruction
+        if proto.root_id not in by_id or len(by_id) != len(proto.instructions):
+            raise UserError(f"computation {proto.name!r} has no root or two instructions with one id")
+        self.by_id = by_id
+        self.instructions = tuple(by_id.values())
         self._users: dict[int, tuple[Instruction, ...]] | None = None
 
     @property
     def name(self) -> str:
         """The computation's name, without `%`."""
-        return self._proto.name
-
-    @property
-    def id(self) -> int:
-        """The computation's id, unique in its module."""
-        return self._proto.id
-
-    @property
-    def proto(self) -> protos.Computation:
-        """The message itself (do not change it)."""
-        return self._proto
-
-    @property
-    def module(self) -> Module:
-        """The module that holds this computation."""
-        return self._module
+        return self.proto.name
 
     @property
     def is_fusion(self) -> bool:
         """Whether this is the body of a fusion, so that its instructions have no buffers of their own."""
-        return self._proto.is_fusion_computation
+        return self.proto.is_fusion_computation
 
     @property
     def execution_thread(self) -> str | None:
         """The thread that runs this computation, e.g. `sparsecore`; None for the main one."""
-        thread = self._proto.execution_thread
+        thread = self.proto.execution_thread
         return thread if thread and thread != "main" else None
-
-    @property
-    def instructions(self) -> tuple[Instruction, ...]:
-        """Every instruction, operands before users."""
-        if self._instructions is None:
-            self._instructions = tuple([Instruction(p, self) for p in self._proto.instructions])
-        return self._instructions
-
-    @property
-    def by_id(self) -> Mapping[int, Instruction]:
-        """Instructions by id."""
-        if self._by_id is None:
-            self._by_id = {i.id: i for i in self.instructions}
-        return self._by_id
 
     @property
     def root(self) -> Instruction:
         """The instruction whose value is the computation's result."""
         last = self.instructions[-1]
-        return last if last.id == self._proto.root_id else self.by_id[self._proto.root_id]
+        return last if last.id == self.proto.root_id else self.by_id[self.proto.root_id]
 
     @property
     def parameters(self) -> tuple[Instruction, ...]:
@@ -250,16 +254,16 @@ class Computation:
     @property
     def callers(self) -> tuple[Instruction, ...]:
         """The instructions that call this computation."""
-        return self._module.callers_of(self)
+        return self.module.callers_of(self)
 
     @property
     def schedule(self) -> tuple[Instruction, ...]:
         """The instructions in the order in which they run; in proto order where the module is not scheduled."""
-        sequences = self._module.proto.schedule.sequences
-        if self._proto.id not in sequences:
+        sequences = self.module.proto.schedule.sequences
+        if self.proto.id not in sequences:
             return self.instructions
         by_id = self.by_id
-        ids = sequences[self._proto.id].instruction_ids
+        ids = sequences[self.proto.id].instruction_ids
         if not by_id.keys() >= set(ids):
             raise UserError(f"the schedule of %{self.name} names instructions it lacks: the file is damaged")
         return tuple(by_id[i] for i in ids)
@@ -269,8 +273,8 @@ class Computation:
         if self._users is None:
             users: dict[int, dict[int, Instruction]] = {}
             for user in self.instructions:
-                for operand in user.proto.operand_ids:
-                    users.setdefault(operand, {})[user.id] = user
+                for operand in user.operands:
+                    users.setdefault(operand.id, {})[user.id] = user
             self._users = {i: tuple(found.values()) for i, found in users.items()}
         return self._users.get(instruction.id, ())
 
@@ -278,4 +282,4 @@ class Computation:
         return iter(self.instructions)
 
     def __repr__(self) -> str:
-        return f"%{self.name} ({len(self._proto.instructions)} instructions)"
+        return f"%{self.name} ({len(self.proto.instructions)} instructions)"

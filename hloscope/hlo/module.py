@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hloscope.hlo.index import index_module
 from hloscope.hlo.instruction import Computation, Instruction
@@ -28,7 +28,8 @@ class Module:
         self._proto = proto
         self._shapes: dict[bytes, Shape] = {}
         self._callers: dict[int, tuple[Instruction, ...]] = {}
-        self._index = index_module(proto)
+        self._facts: dict[object, dict[Any, Any]] = {}
+        self._index = index_module(proto, self)
 
     @property
     def name(self) -> str:
@@ -43,12 +44,12 @@ class Module:
     @cached_property
     def computations(self) -> tuple[Computation, ...]:
         """Every computation, callees before callers."""
-        return tuple(Computation(p, self) for p in self._proto.computations)
+        return tuple(self._index.computations.values())
 
-    @cached_property
+    @property
     def computations_by_id(self) -> Mapping[int, Computation]:
         """Computations by id."""
-        return {c.id: c for c in self.computations}
+        return self._index.computations
 
     @property
     def entry(self) -> Computation:
@@ -96,9 +97,7 @@ class Module:
         """The instructions that call `computation`."""
         known = self._callers.get(computation.id)
         if known is None:
-            calls = self._index.calls.get(computation.id, ())
-            known = tuple(self.computations[place].instructions[number] for place, number, _ in calls)
-            self._callers[computation.id] = known
+            known = self._callers[computation.id] = tuple(self._index.calls.get(computation.id, ()))
         return known
 
     @cached_property
@@ -128,29 +127,25 @@ class Module:
                 counts[computation.id] = 1
                 continue
             total: int | None = 0
-            # Places and opcodes, not instructions: a reducer alone may be called from ten thousand fusions.
-            for place, number, opcode in self._index.calls.get(computation.id, ()):
-                runs = counts.get(self._proto.computations[place].id)
-                share = self._share(opcode, (place, number), computation, runs)
+            for caller in self.callers_of(computation):
+                share = self._share(caller, computation, counts.get(caller.computation.id))
                 total = None if total is None or share is None else total + share
             counts[computation.id] = total
         return counts
 
-    def _share(
-        self, opcode: str, where: tuple[int, int], callee: Computation, runs: int | None
-    ) -> int | None:
-        """How often a caller, at a place in the message, runs what it calls."""
+    def _share(self, caller: Instruction, callee: Computation, runs: int | None) -> int | None:
+        """How often a caller, whose computation runs so often, runs what it calls."""
+        opcode = caller.opcode
         if opcode in ("async-update", "async-done"):
             return 0  # older modules name the computation here again; its start has counted it
         if runs is None or opcode == "conditional":
             return None
         if opcode != "while":
             return runs
-        loop = self._proto.computations[where[0]].instructions[where[1]]
-        trips = self.trip_counts[loop.id]
+        trips = self.trip_counts[caller.id]
         if trips is None:
             return None
-        is_body = loop.called_computation_ids[0] == callee.id
+        is_body = caller.called_computations[0] is callee
         return runs * (trips if is_body else trips + 1)
 
     @cached_property
@@ -168,8 +163,15 @@ class Module:
                 continue
             for instruction in computation.instructions:
                 if instruction.opcode in _CONTROL_OPCODES:
-                    reached.update(instruction.proto.called_computation_ids)
+                    reached.update(c.id for c in instruction.called_computations)
         return tuple(c for c in self.computations if c.id in reached)
+
+    def facts(self, function: object) -> dict[Any, Any]:
+        """What `function` has told so far, by what it was asked about: see `hloscope.hlo.memo`."""
+        known = self._facts.get(function)
+        if known is None:
+            known = self._facts[function] = {}
+        return known
 
     def intern_shape(self, proto: protos.Shape) -> Shape:
         """The decoded shape; equal shapes of one module are one object."""

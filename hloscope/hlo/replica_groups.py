@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
 
 from hloscope.errors import UserError
 
@@ -48,6 +50,18 @@ class ReplicaGroups:
         dims, perm = self._iota
         ids = np.arange(math.prod(dims), dtype=np.int64).reshape(dims).transpose(perm)
         return ids.reshape(self.group_count, self.group_size)
+
+
+@lru_cache(maxsize=2**16)
+def decode_pair(message: bytes) -> tuple[int, int]:
+    """From which device to which a pair of a permutation sends. Raises UserError for a damaged one."""
+    from hloscope.hlo import protos
+
+    try:
+        pair = protos.SourceTarget.FromString(message)
+    except DecodeError as error:
+        raise UserError("a source-target pair is damaged: dump the module again") from error
+    return pair.source, pair.target
 
 
 def decode_replica_groups(proto: protos.Instruction) -> ReplicaGroups | None:

@@ -6,6 +6,7 @@ A shape's text is XLA's own: `bf16[28160,4096]{1,0:T(8,128)(2,1)S(1)}`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,6 +159,18 @@ class Shape:
         dynamic = self.dynamic or (False,) * len(self.dimensions)
         dims = (f"<={d}" if dyn else str(d) for d, dyn in zip(self.dimensions, dynamic, strict=False))
         return f"{self.element_type}[{','.join(dims)}]"
+
+    @cached_property
+    def folded(self) -> str:
+        """The arrays in the shape without layout, largest first, equal ones folded:
+        `2 x bf16[163840,1024], f32[163840]`."""
+        if self.tuple_shapes is None:
+            return self.short
+        leaves = [leaf for _, leaf in self.leaves()]
+        size = {leaf.short: leaf.bytes for leaf in leaves}
+        counts = Counter(leaf.short for leaf in leaves)
+        ordered = sorted(counts, key=lambda text: (-size[text], text))
+        return ", ".join(text if counts[text] == 1 else f"{counts[text]} x {text}" for text in ordered)
 
     def __str__(self) -> str:
         """The shape with its layout, as XLA prints it."""

@@ -132,7 +132,8 @@ def _replica_groups(_: Context, proto: protos.Instruction, value: str) -> None:
 
 def _pairs(_: Context, proto: protos.Instruction, value: str) -> None:
     for source, target in text_fields.pairs(value):
-        proto.source_target_pairs.add(source=source, target=target)
+        pair = protos.SourceTarget(source=source, target=target)
+        proto.source_target_pairs.append(pair.SerializeToString())
 
 
 def _output_aliasing(_: Context, proto: protos.Instruction, value: str) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from hloscope.hlo import protos
+from hloscope.hlo.replica_groups import decode_pair
 from hloscope.hlo.text_print_devices import lists_text, replica_groups_text, sharding_text
 from hloscope.hlo.text_print_shape import literal_text, shape_text
 from hloscope.hlo.text_scan import MalformedError, group_end
@@ -162,7 +163,7 @@ def _numbers(proto: protos.Instruction) -> Iterator[Attribute]:
     yield from ((name, str(getattr(proto, name))) for name in _NUMBERS if getattr(proto, name))
     yield from ((name, str(getattr(proto, name))) for name in _COUNTS if getattr(proto, name) > 1)
     if proto.source_target_pairs:
-        yield "source_target_pairs", lists_text((p.source, p.target) for p in proto.source_target_pairs)
+        yield "source_target_pairs", lists_text(map(decode_pair, proto.source_target_pairs))
     if proto.output_operand_aliasing:
         parts = (
             f"{_list(a.output_shape_index)}: ({a.operand_index}, {_list(a.operand_shape_index)})"

@@ -61,7 +61,7 @@ def install(monkeypatch):
             setattr(made, name, globals()[name])
         monkeypatch.setitem(sys.modules, "acme_rules", made)
         points = [EntryPoint(name="acme", value=value or "acme_rules", group=plugins.GROUP)]
-        monkeypatch.setattr(plugins, "entry_points", lambda group: points if group == plugins.GROUP else [])
+        monkeypatch.setattr(plugins, "installed_points", lambda: points)
         engine.load_rules.cache_clear()
 
     yield call
