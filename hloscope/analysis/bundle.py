@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hloscope.capture.artifact import MemoryStats
     from hloscope.devices import Chip
     from hloscope.hlo import HloFile, Module, protos
+    from hloscope.hlo.compiler_schedule import CompilerSchedule
 
 
 class Analyses:
@@ -29,7 +30,7 @@ class Analyses:
     buffer's rows that hold tokens, and `valid_fraction_source` says who told it. `chip` has the figures that
     times are estimated with, `topology` is its name, `device_coordinates` are x, y, z and core of the topology's
     devices by id, and `wraps` says which of its axes have joined ends. `compiler_warnings` are the lines that the
-    compiler wrote.
+    compiler wrote, `compiler_schedule` is its scheduler's own estimate.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Analyses:
         device_coordinates: Sequence[Sequence[int]] | None = None,
         wraps: Sequence[bool] | None = None,
         compiler_warnings: Sequence[str] = (),
+        compiler_schedule: CompilerSchedule | None = None,
     ) -> None:
         self.module = module
         self.buffer_assignment = buffer_assignment
@@ -64,6 +66,7 @@ class Analyses:
         self.device_coordinates = device_coordinates
         self.wraps = wraps
         self.compiler_warnings = tuple(compiler_warnings)
+        self.compiler_schedule = compiler_schedule
 
     @classmethod
     def of_file(cls, file: HloFile) -> Analyses:
@@ -131,7 +134,9 @@ class Analyses:
         """The time of the step, estimated along its schedule, and what it is made of."""
         from hloscope.analysis.step_time import estimate_step
 
-        return estimate_step(self.module, self.costs, self.census, self.collectives)
+        return estimate_step(
+            self.module, self.costs, self.census, self.collectives, scheduler=self.compiler_schedule
+        )
 
     def _valid_fractions(self) -> Mapping[int, float | None]:
         """Row counts of ragged buffers, and the share of them that hold tokens where all such buffers agree."""

@@ -25,6 +25,10 @@ _FORWARD = re.compile(r"\bjvp\(")
 # A name that the compiler made up where the program has none, e.g. `convert.340` or `ragged-dot-none`.
 _INVENTED = re.compile(r"[a-z][a-z_-]*(\.\d+)+|[a-z]+(-[a-z]+)+")
 
+# A layer that stands in the program by itself: `layers_3`, `layers/3`, `TransformerBlock_3`, `h_3`. A layer that is
+# a trip of a loop has no number.
+_LAYER = re.compile(r"(?:^|[/(])((?:\w*(?:layer|block)s?|h)[_/.]?\d+)(?=[/)])", re.IGNORECASE)
+
 # A module has far fewer op names than instructions, and each is asked about several times.
 _NAMES = 2**16
 
@@ -58,6 +62,18 @@ def phase_of_name(op_name: str) -> Phase:
 def is_program_name(op_name: str) -> bool:
     """Whether an op name is the program's: a path in it or an argument, not what the compiler made up."""
     return "/" in op_name or (bool(op_name) and not _INVENTED.fullmatch(op_name))
+
+
+@lru_cache(maxsize=_NAMES)
+def layer_of_name(op_name: str) -> str | None:
+    """The outermost layer that an op name stands in, as the program calls it; None outside of numbered layers."""
+    found = _LAYER.search(op_name)
+    return found[1] if found else None
+
+
+def layer_of(instruction: Instruction) -> str | None:
+    """The layer of an instruction, from its provenance (see `provenance`)."""
+    return layer_of_name(provenance(instruction).op_name)
 
 
 def phase_of(instruction: Instruction) -> Phase:

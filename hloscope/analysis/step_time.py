@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.costs import is_collective
-from hloscope.analysis.place import Phase
+from hloscope.analysis.place import Phase, layer_of
 from hloscope.analysis.step_timeline import Timeline, resource_of
 from hloscope.analysis.sums import times, total
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hloscope.analysis.costs import Costs
     from hloscope.devices import Chip
     from hloscope.hlo import Instruction, Module
+    from hloscope.hlo.compiler_schedule import CompilerSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class StepTime:
     """An estimate of the time of one step on one device, in seconds. None is unknown.
 
     `seconds` is the sum of `by_phase`, of `by_bound` and of the step seconds of what runs on its own.
+    `by_layer` is another sum to it, by numbered layers in their order, None for what stands outside of them; it is
+    empty where the program numbers none (a layer may be a trip of a loop).
     `exposed_seconds` is the part that waits for asynchronous work or is a collective, `hidden_seconds` what
     asynchronous work takes beside other work. `lower_seconds` and `upper_seconds` are parts of `seconds` whose
     figures are lower and upper limits.
@@ -84,6 +87,7 @@ class StepTime:
     lower_seconds: float | None
     upper_seconds: float | None
     by_phase: dict[str, float]
+    by_layer: dict[str | None, float]
     by_bound: dict[str, float]
     unknown: tuple[Instruction, ...]
     loops: tuple[LoopTime, ...]
@@ -92,14 +96,25 @@ class StepTime:
     roofline: tuple[RooflinePoint, ...]
     calibrated: bool
     model: str | None  # by whose figures, one line
+    scheduler: CompilerSchedule | None = None  # what the compiler's own scheduler expects, by crude costs
 
 
-def estimate_step(module: Module, costs: Costs, census: Census, collectives: Collectives) -> StepTime:
-    """The estimate for a module. Without a chip, or of a module that is not scheduled, every time is None."""
+def estimate_step(
+    module: Module,
+    costs: Costs,
+    census: Census,
+    collectives: Collectives,
+    *,
+    scheduler: CompilerSchedule | None = None,
+) -> StepTime:
+    """The estimate for a module. Without a chip, or of a module that is not scheduled, every time is None.
+
+    `scheduler` is handed on as it is: it is another estimate, beside this one.
+    """
     lines = [f.instructions for f in census.families]
     kinds = [c.instructions for c in collectives.collectives]
     if costs.chip is None or not module.is_scheduled:
-        return _untimed(costs, lines, kinds)
+        return _untimed(costs, lines, kinds, scheduler)
     axes = {i.id: c.mesh_axes for c in collectives.collectives for i in c.instructions}
     timeline = Timeline(module, costs, resource_of(lambda work: axes.get(work.id)))
     parts = list(_parts(timeline, costs))
@@ -115,6 +130,7 @@ def estimate_step(module: Module, costs: Costs, census: Census, collectives: Col
         lower_seconds=sum(p.step_seconds for p in parts if p.limit == "lower"),
         upper_seconds=sum(p.step_seconds for p in parts if p.limit == "upper"),
         by_phase=_sums(parts, lambda p: phases.get(p.work.id, Phase.UNKNOWN.value)),
+        by_layer=_layers(parts),
         by_bound=_sums(parts, lambda p: "exposed" if p.waits else p.bound_by or Phase.UNKNOWN.value),
         unknown=tuple(_unknown_work(timeline)),
         loops=tuple(_loops(timeline)),
@@ -123,11 +139,15 @@ def estimate_step(module: Module, costs: Costs, census: Census, collectives: Col
         roofline=tuple(_roofline(census, families, costs.chip)),
         calibrated=costs.chip.validated or costs.chip.figures_from is not None,
         model=_model(costs.chip),
+        scheduler=scheduler,
     )
 
 
 def _untimed(
-    costs: Costs, lines: list[tuple[Instruction, ...]], kinds: list[tuple[Instruction, ...]]
+    costs: Costs,
+    lines: list[tuple[Instruction, ...]],
+    kinds: list[tuple[Instruction, ...]],
+    scheduler: CompilerSchedule | None,
 ) -> StepTime:
     return StepTime(
         seconds=None,
@@ -136,6 +156,7 @@ def _untimed(
         lower_seconds=None,
         upper_seconds=None,
         by_phase={},
+        by_layer={},
         by_bound={},
         unknown=(),
         loops=(),
@@ -144,6 +165,7 @@ def _untimed(
         roofline=(),
         calibrated=False,
         model=None,
+        scheduler=scheduler,
     )
 
 
@@ -207,6 +229,22 @@ def _sums(parts: Iterable[_Part], name: Callable[[_Part], str]) -> dict[str, flo
         if part.step_seconds:
             sums[name(part)] += part.step_seconds
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def _layers(parts: Sequence[_Part]) -> dict[str | None, float]:
+    """Step seconds by layer, in the order of their numbers, what stands outside of them last."""
+    sums: dict[str | None, float] = defaultdict(float)
+    for part in parts:
+        if part.step_seconds:
+            sums[layer_of(part.work)] += part.step_seconds
+    outside = sums.pop(None, 0.0)
+    named = {name: sums[name] for name in sorted(filter(None, sums), key=_by_number)}
+    return {**named, None: outside} if named else {}
+
+
+def _by_number(layer: str) -> tuple[str, int]:
+    name = layer.rstrip("0123456789")
+    return name, int(layer[len(name) :])
 
 
 def _loops(timeline: Timeline) -> list[LoopTime]:

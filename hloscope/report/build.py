@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.bundle import Analyses
@@ -14,6 +15,7 @@ from hloscope.capture import capture_step
 from hloscope.devices import chips, with_figures
 from hloscope.engine import RuleSettings, run_rules
 from hloscope.errors import UserError
+from hloscope.hlo.compiler_schedule import read_schedule
 from hloscope.plan import Plan
 from hloscope.report.identity import chip_of, identify
 from hloscope.report.model import Ragged, Report
@@ -129,6 +131,9 @@ def _analyses(
     chip = chip_of(opened, topology)
     known = chips().get(chip or "")
     limit = artifact.hbm_limit_bytes if artifact else None
+    schedule = read_schedule(artifact.schedule_path) if artifact and artifact.schedule_path else None
+    if known and schedule:  # the compiler's own word on the clock; a user's figures go above it
+        known = replace(known, clock_hz=schedule.clock_hz)
     told = artifact.valid_fraction if artifact else None
     return Analyses(
         file.module,
@@ -149,4 +154,5 @@ def _analyses(
         device_coordinates=artifact.device_coordinates if artifact else None,
         wraps=artifact.wraps if artifact else None,
         compiler_warnings=artifact.warnings if artifact else (),
+        compiler_schedule=schedule,
     )

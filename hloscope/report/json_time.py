@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from hloscope.analysis.step_time import GroupTime, LoopTime, RooflinePoint, StepTime
+from hloscope.hlo.compiler_schedule import CompilerSchedule
 
 
 def time_json(time: StepTime) -> dict[str, Any]:
@@ -21,10 +22,20 @@ def time_json(time: StepTime) -> dict[str, Any]:
         "calibrated": time.calibrated,
         "model": time.model,
         "by_phase": dict(time.by_phase),
+        "by_layer": [{"layer": name, "seconds": seconds} for name, seconds in time.by_layer.items()],
         "by_bound": dict(time.by_bound),
         "unknown": [{"opcode": opcode, "count": n} for opcode, n in unknown.most_common()],
         "loops": [_loop(loop) for loop in time.loops],
         "roofline": [_point(point) for point in time.roofline],
+        "scheduler": None if time.scheduler is None else _scheduler(time.scheduler),
+    }
+
+
+def _scheduler(scheduler: CompilerSchedule) -> dict[str, Any]:
+    return {
+        "clock_hz": scheduler.clock_hz,
+        "seconds": scheduler.seconds,
+        "waits": [{"for": name, "seconds": seconds} for name, seconds in scheduler.waits.items()],
     }
 
 

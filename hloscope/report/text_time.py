@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.console import RenderableType
 
 from hloscope.analysis.step_time import LoopTime, RooflinePoint, StepTime
+from hloscope.hlo.compiler_schedule import CompilerSchedule
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, joined, words
 from hloscope.units import UNKNOWN, count, duration, plural
@@ -28,7 +29,9 @@ def step_time(time: StepTime, width: int, everything: bool) -> Iterator[Renderab
     yield indented(words(_bounds(time)))
     yield indented(words((_worth(time), "dim")))
     if everything:
+        yield from _scheduler(time.scheduler)
         yield from _loops(time.loops, width)
+        yield from _layers(time.by_layer, width)
         yield from _roofline(time.roofline, width)
 
 
@@ -73,6 +76,18 @@ def _worth(time: StepTime) -> str:
     )
 
 
+def _scheduler(scheduler: CompilerSchedule | None) -> Iterator[RenderableType]:
+    """What the compiler expects, for comparison."""
+    if scheduler is None:
+        return
+    waits = joined(
+        f"{duration(seconds)} for {name}" for name, seconds in scheduler.waits.items() if seconds > 0
+    )
+    length = f"{duration(scheduler.seconds)} for the entry, loops once"
+    text = f"the compiler's scheduler, at {scheduler.clock_hz / 1e6:,.0f} MHz, counts {length}"
+    yield indented(words((text + (f"; it waits {waits}" if waits else ""), "dim")))
+
+
 def _percent(part: float) -> str:
     return f"{100 * part:.0f} %"
 
@@ -101,6 +116,17 @@ def _loops(loops: Sequence[LoopTime], width: int) -> Iterator[RenderableType]:
     ]
     yield words()
     yield table(columns, rows, width)
+
+
+def _layers(by_layer: Mapping[str | None, float], width: int) -> Iterator[RenderableType]:
+    if not by_layer:
+        return
+    columns = (
+        Column(title="Layers", shrinks=True, most=44),
+        Column(title="in the step", right=True, style="bold"),
+    )
+    yield words()
+    yield table(columns, [[name or "outside", duration(s)] for name, s in by_layer.items()], width)
 
 
 def _roofline(points: Sequence[RooflinePoint], width: int) -> Iterator[RenderableType]:

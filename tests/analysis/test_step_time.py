@@ -94,6 +94,26 @@ def test_loop_counts_its_trips():
     assert time.by_phase["forward"] == pytest.approx(5 * COPY)
 
 
+def test_layers_are_in_the_order_of_their_numbers():
+    hlo = HloBuilder()
+    entry = hlo.entry()
+    x = entry.parameter(WIDE)
+    for name in (
+        "layers_10/attention_2/mul",
+        "layers_9/mul",
+        "layers/11/mul",
+        "layer_norm/mul",
+        "layers_9/add",
+    ):
+        x = entry.add("copy", WIDE, x, op_name=f"jit(step)/jvp(Model)/{name}")
+    time = estimate(hlo)
+    assert time.by_layer == pytest.approx(
+        {"layers/11": COPY, "layers_9": 2 * COPY, "layers_10": COPY, None: COPY}
+    )
+    assert list(time.by_layer) == ["layers/11", "layers_9", "layers_10", None]
+    assert looped(5).by_layer == {}
+
+
 def test_loop_of_unknown_trips_makes_the_step_a_lower_limit():
     time = looped(None)
     assert [i.opcode for i in time.unknown] == ["while"]

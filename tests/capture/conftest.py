@@ -24,7 +24,10 @@ HEADER = """
 
 TRAIN = """
     def loss(params, batch):
-        return ((jax.nn.gelu(batch @ params["wi"]) @ params["wo"]) ** 2).mean()
+        with jax.named_scope("layer_0"):
+            hidden = jax.nn.gelu(batch @ params["wi"])
+        with jax.named_scope("layer_1"):
+            return ((hidden @ params["wo"]) ** 2).mean()
 
     def update(params, batch, unused):
         value, grads = jax.value_and_grad(loss)(params, batch)

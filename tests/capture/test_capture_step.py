@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,11 @@ from pathlib import Path
 import pytest
 
 from hloscope.capture import Artifact, Event, capture_step
+from hloscope.devices import chips
+from hloscope.hlo import read_hlo
+from hloscope.hlo.compiler_schedule import read_schedule
+from hloscope.report.build import build_report
+from hloscope.report.target import open_artifact
 
 pytestmark = pytest.mark.tpu_compile
 
@@ -25,7 +31,41 @@ def test_artifact_holds_the_compilers_files(trained: Trained) -> None:
     assert b"jit_update" in gzip.decompress(artifact.before_hlo_path.read_bytes())
     # Gathering the weights is asynchronous, so there is a schedule.
     assert artifact.schedule_path is not None
-    assert "cycles_per_microsecond" in gzip.decompress(artifact.schedule_path.read_bytes()).decode()
+    schedule = read_schedule(artifact.schedule_path)
+    assert schedule is not None
+    # The clock of a v5e's core; gathering the weights is what there is to wait for.
+    assert schedule.clock_hz == chips()["v5e"].clock_hz
+    assert 0 < schedule.waits["all_gather"] < schedule.seconds
+
+
+def test_the_time_of_the_step_by_layer(trained: Trained) -> None:
+    artifact, _ = trained
+    time = build_report(open_artifact(artifact, "steps.py")).time
+    assert list(time.by_layer) == ["layer_0", "layer_1", None]
+    # The update of the weights is no layer's; forward and backward are.
+    assert min(time.by_layer.values()) > 0
+    assert sum(time.by_layer.values()) == pytest.approx(time.seconds)
+    assert time.scheduler is not None
+
+
+def test_the_module_runs_in_the_order_of_the_scheduler(trained: Trained) -> None:
+    """Later passes add and rename work, and move what costs nothing; the work that the scheduler ordered stays so."""
+    artifact, _ = trained
+    assert artifact.schedule_path is not None
+    module = read_hlo(artifact.hlo_path).module
+    before, _, after = gzip.decompress(artifact.schedule_path.read_bytes()).decode().partition("\ncomp")
+    names = dict(
+        reversed(named)
+        for named in re.findall(
+            r'^      name: "([^"]*)"\n(?:(?!^    \}).*\n)*?^      id: (\d+)$', before, re.M
+        )
+    )
+    scheduled = [names[number] for number in re.findall(r"^    id: (\d+)$", after, re.M)]
+    free = ("constant", "parameter", "get-tuple-element", "tuple")
+    places = {i.name: at for at, i in enumerate(module.entry.schedule) if i.opcode not in free}
+    kept = [places[name] for name in scheduled if name in places]
+    assert len(kept) > 5
+    assert kept == sorted(kept)
 
 
 def test_artifact_says_what_was_compiled(trained: Trained, train_file: str) -> None:
