@@ -93,9 +93,10 @@ def waste(finding: Finding) -> str:
         return f"{size(finding.saved_bytes)}{time} wasted a step"
     if finding.held_bytes is not None:
         return f"{size(finding.held_bytes)} held at the peak"
-    if finding.bytes is None:
-        return "waste unknown"
-    return f"{size(finding.bytes)} moved a step, waste unknown"
+    moved = "" if finding.bytes is None else f"{size(finding.bytes)} moved a step, "
+    if finding.saved_seconds is not None:
+        return f"{moved}about {duration(finding.saved_seconds)} wasted"
+    return f"{moved}waste unknown"
 
 
 def _lacks_valid_share(finding: Finding) -> bool:
