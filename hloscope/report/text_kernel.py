@@ -94,7 +94,9 @@ def _lines(kernel: KernelTime) -> Iterator[tuple[str, str]]:
     shown = [f"{unit} {share(used)}" for unit, used in busy if used >= _SHOWN]
     yield "slots in use", ", ".join(shown) or (UNKNOWN if not kernel.busy else "hardly any")
     yield "spills", f"{count(kernel.spills)} stores, {count(kernel.fills)} reloads of vector registers"
-    yield "VMEM", f"{size(kernel.vmem_bytes)} of {size(kernel.vmem_limit_bytes)} that it may have"
+    limit = kernel.vmem_limit_bytes
+    may = "its limit is unknown" if limit is None else f"of {size(limit)} that it may have"
+    yield "VMEM", f"{size(kernel.vmem_bytes)}{',' if limit is None else ''} {may}"
 
 
 def _grid(kernel: KernelTime) -> str:
