@@ -63,10 +63,9 @@ class Artifact:
     program have, to the 0.01 GiB that it prints. `flags` are the compiler's flags that are not at their
     defaults (see `dump.user_flags`). `parameter_names` name the module's entry parameters in order, by
     argument and pytree path, `params['w']`; an argument that the step does not use is no parameter.
-    `plan` holds
-    the fields of the plan that was applied to the step, None without one. `compile_seconds` is the compiler's
-    time alone. `status` is `failed` for what a failed compile left, with
-    what went wrong in `error`.
+    `plan` holds the fields of the plan that was applied to the step, None without one. `compile_seconds` is the
+    compiler's time alone, `worker_peak_bytes` the memory of this machine that the worker took at most. `status` is
+    `failed` for what a failed compile left, with what went wrong in `error`.
     """
 
     path: Path
@@ -95,6 +94,7 @@ class Artifact:
     warnings: list[str]
     plan: dict[str, Any] | None = None
     compile_seconds: float | None = None
+    worker_peak_bytes: int | None = None
     created: str
     key: str
     status: Literal["ok", "failed"] = "ok"
@@ -173,7 +173,7 @@ def _check_figures(artifact: Artifact) -> None:
     wrong = ids is not None and math.prod((mesh or {}).values()) != len(ids)
     if wrong or (mesh is not None and min(mesh.values(), default=1) < 1):
         raise ValueError("its mesh and its device ids do not fit")
-    if artifact.num_devices < 1 or (artifact.hbm_limit_bytes or 0) < 0:
+    if artifact.num_devices < 1 or min(artifact.hbm_limit_bytes or 0, artifact.worker_peak_bytes or 0) < 0:
         raise ValueError("its figures cannot be below zero")
     if share is not None and not 0 < share <= 1:
         raise ValueError(f"its valid_fraction cannot be {share}")

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import operator
 import re
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -84,6 +85,16 @@ def hbm_limit(topology: Topology, options: Mapping[str, Any]) -> int | None:
         message = str(error)
     sizes = out_of_memory(message)
     return None if sizes is None else to_bytes(sizes[1])
+
+
+def peak_bytes() -> int | None:
+    """The memory of this machine that the process has taken at most; None where the system does not tell."""
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,20 +47,22 @@ def capture_step(
     plan: Plan | None = None,
     kernels: bool = False,
     on_event: Callable[[Event], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> Artifact:
     """Compile the step in `path/to/file.py` or `path/to/file.py:name`, or take it from the store.
 
     The file runs in a process of its own; one that marks no step is run as a script, with `arguments`.
     `topology` overrides the step's; `timeout` is in seconds for the whole capture; `fresh` compiles even if the
     store has the step; `plan` is applied to the step. `kernels` keeps the machine code of every instruction too,
-    which suits a step that is a kernel and little else. `on_event` is called as stages begin.
+    which suits a step that is a kernel and little else. `on_event` is called as stages begin; `stop` ends the
+    capture when it is set, as a compile that failed.
 
     Raises `UserError` if the file, the step, the plan or the topology is wrong, `CompileError` if the compiler
     fails, dies or takes too long. Nothing that it started outlives it, whatever is raised, `KeyboardInterrupt` too.
     """
     more = {"fresh": fresh, "arguments": list(arguments), "kernels": kernels}
     request = _request(target, topology, plan) | more
-    return _follow(request, Artifact.load, timeout=timeout, on_event=on_event)
+    return _follow(request, Artifact.load, timeout=timeout, on_event=on_event, stop=stop)
 
 
 def ask_step(
@@ -100,6 +103,7 @@ def _follow(
     *,
     timeout: float | None,
     on_event: Callable[[Event], None] | None,
+    stop: threading.Event | None = None,
 ) -> Answer:
     """Run a worker on the request and read what it leaves. Its folder is gone afterwards."""
     store = Store.default()
@@ -111,7 +115,9 @@ def _follow(
     }
     try:
         listings = staging / "machine_code" if request.get("kernels") else None
-        run = _Run(staging=staging, store=store, timeout=timeout, on_event=on_event, listings=listings)
+        run = _Run(
+            staging=staging, store=store, timeout=timeout, on_event=on_event, stop=stop, listings=listings
+        )
         return read(run.follow({**request, **places}))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -167,6 +173,7 @@ class _Run:
     store: Store
     timeout: float | None
     on_event: Callable[[Event], None] | None
+    stop: threading.Event | None = None
     listings: Path | None = None
     began: float = field(default_factory=lambda: time.monotonic())
     during: Stage = "start"
@@ -238,6 +245,8 @@ class _Run:
                     return
 
     def _patience(self) -> float:
+        if self.stop is not None and self.stop.is_set():
+            raise CompileError(f"stopped during {self.during}")
         if self.timeout is None:
             return _POLL_SECONDS
         left = self.began + self.timeout - time.monotonic()

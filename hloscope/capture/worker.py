@@ -313,6 +313,7 @@ class Job:
             flags=dump.user_flags(files.changed_flags, options, *environment_flags()),
             warnings=messages.unique(self.channel.warnings, logged),
             compile_seconds=seconds,
+            worker_peak_bytes=compiling.peak_bytes(),
         )
 
 

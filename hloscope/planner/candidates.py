@@ -11,6 +11,11 @@ from hloscope.hlo import Shape
 from hloscope.plan import Action, LogicalRules, MeshAxes, MoveAxis, ValidRows
 from hloscope.rule import Finding
 
+# The findings that valid-row kernels are for, and those that another sharded dimension is for. Their rules say
+# that the fix is safe.
+ROWS_CODES = frozenset({"HS101", "HS102", "HS103"})
+MOVE_CODES = frozenset({"HS201"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
@@ -93,12 +98,12 @@ class Candidate:
 
 def candidates(findings: Sequence[Finding], described: Described) -> list[Candidate]:
     """Every action that may help against a finding, in the order in which they are tried."""
-    rows = [f for f in findings if f.code.startswith("HS1")]
+    rows = [f for f in findings if f.code in ROWS_CODES]
     shardings = [f for f in findings if f.code.startswith("HS2")]
     found = [*_valid_rows(rows, described), *_rule_sets(shardings, described)]
     moves: dict[Action, Candidate] = {}
     for finding in shardings:
-        if finding.code == "HS201":
+        if finding.code in MOVE_CODES:
             moves |= {c.action: c for c in _moves(finding, described) if c.action not in moves}
     return [*found, *moves.values()]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hloscope.planner.candidates import ROWS_CODES
 from hloscope.planner.measured import Measured, Tally
 from hloscope.units import duration, size
 
@@ -65,7 +66,7 @@ def _aim(before: Measured, after: Measured, codes: Sequence[str]) -> Verdict:
     old, new = _of(before, codes), _of(after, codes)
     streamed = _streamed(before), _streamed(after)
     words = f"{', '.join(codes)}: {_places(old)} → {_places(new)}"
-    if any(c.startswith("HS1") for c in codes) and None not in streamed:
+    if ROWS_CODES.intersection(codes) and None not in streamed:
         words = f"full-buffer work {size(streamed[0])} → {size(streamed[1])}"
         return Verdict(kept=_less(streamed[1], streamed[0]), reason=words)
     fewer = new.count < old.count or (new.count == old.count and _less(new.bytes, old.bytes))

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.census import Family
+from hloscope.analysis.step_time import GroupTime
+from hloscope.analysis.sums import total
 from hloscope.hlo import Instruction, Shape
 from hloscope.report.model import Report
 
@@ -27,17 +29,17 @@ class Tally:
     bytes: int | None = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(count=self.count + other.count, bytes=_sum((self.bytes, other.bytes)))
+        return Tally(count=self.count + other.count, bytes=total((self.bytes, other.bytes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """One compile. Sizes are bytes of one device, `seconds` the estimated time of a step; None is unknown.
 
-    `fusions`, `copies` and `kernels` count what runs over whole ragged buffers: fusions, copies that the
-    compiler put between them, and custom calls that are no grouped matmuls. `collectives` are all
-    collectives with their payload, `findings` the places and bytes of each rule's findings. `failed` is the
-    compiler's line where the compile failed, and the figures are of what it left.
+    HBM bytes are those of valid rows where their share is known. `fusions`, `copies` and `kernels` count what runs
+    over whole ragged buffers: fusions, copies that the compiler put between them, and custom calls that are no
+    grouped matmuls. `collectives` are all collectives with their payload, `findings` the places and bytes of each
+    rule's findings. `failed` is the compiler's line where the compile failed, and the figures are of what it left.
     """
 
     temp_bytes: int | None
@@ -63,21 +65,24 @@ def measure(report: Report, rows: frozenset[int] | None = None) -> Measured:
     """
     rows = ragged_rows(report) if rows is None else rows
     matmuls = {g.instruction.id for r in report.ragged_buffers for g in r.buffer.matmuls}
-    full = [f for f in report.census.families if _streams_rows(f.instructions[0], rows)]
-    kernels = [f for f in full if f.kind == "custom-call" and f.instructions[0].id not in matmuls]
+    families = list(zip(report.census.families, report.time.families, strict=True))
+    full = [(f, t) for f, t in families if _streams_rows(f.instructions[0], rows)]
+    kernels = [(f, t) for f, t in full if f.kind == "custom-call" and f.instructions[0].id not in matmuls]
+    work = [(f, t) for f, t in full if f.kind != "custom-call"]
     memory = report.memory
     return Measured(
         temp_bytes=memory.temp_bytes,
         arena_bytes=memory.arena_bytes,
         peak_bytes=memory.peak_bytes,
         total_bytes=memory.total_bytes,
-        seconds=None,
-        hbm_bytes=_sum(f.bytes for f in report.census.families),
-        fusions=_tally(f for f in full if f.kind.startswith("fusion")),
-        copies=_tally(f for f in full if f.kind in _COPIES),
+        # With work of unknown time the estimate is a lower bound, which cannot be compared.
+        seconds=None if report.time.unknown else report.time.seconds,
+        hbm_bytes=total(t.bytes for _, t in families),
+        fusions=_tally((f, t) for f, t in work if f.kind.startswith("fusion")),
+        copies=_tally((f, t) for f, t in work if f.kind in _COPIES),
         kernels=_tally(kernels),
         collectives=_payload(report),
-        families=_by_name(f for f in full if f.kind != "custom-call" or f in kernels),
+        families=_by_name([*work, *kernels]),
         findings=_by_code(report.findings),
         compile_seconds=report.target.compile_seconds,
         failed=report.target.error if report.target.status == "failed" else None,
@@ -101,15 +106,18 @@ def _holds_rows(shape: Shape, rows: frozenset[int]) -> bool:
     return len(sizes) >= 2 and sizes[0] in rows and shape.elements >= _LANES * sizes[0]
 
 
-def _tally(families: Iterable[Family]) -> Tally:
-    return sum((Tally(count=f.count, bytes=f.bytes) for f in families), Tally())
+_Line = tuple[Family, GroupTime]
 
 
-def _by_name(families: Iterable[Family]) -> dict[str, Tally]:
+def _tally(lines: Iterable[_Line]) -> Tally:
+    return sum((Tally(count=f.count, bytes=t.bytes) for f, t in lines), Tally())
+
+
+def _by_name(lines: Iterable[_Line]) -> dict[str, Tally]:
     found: dict[str, Tally] = {}
-    for f in families:
+    for f, t in lines:
         name = f"{f.family} {f.phase} {f.shape}"
-        found[name] = found.get(name, Tally()) + Tally(count=f.count, bytes=f.bytes)
+        found[name] = found.get(name, Tally()) + Tally(count=f.count, bytes=t.bytes)
     return found
 
 
@@ -122,8 +130,3 @@ def _by_code(findings: tuple[Finding, ...]) -> dict[str, Tally]:
 
 def _payload(report: Report) -> Tally:
     return sum((Tally(count=c.count, bytes=c.bytes) for c in report.collectives.collectives), Tally())
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if None in known else sum(v for v in known if v is not None)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hloscope.capture import Event
@@ -13,10 +15,11 @@ from hloscope.plan import Plan, to_fields
 from hloscope.planner.candidates import Candidate, Described, candidates
 from hloscope.planner.judge import Objective
 from hloscope.planner.measured import Measured, measure, ragged_rows
+from hloscope.planner.pool import at_once, room_for
 from hloscope.planner.search import Outcome, search
 from hloscope.report.build import build_report
 from hloscope.report.model import Report
-from hloscope.report.target import open_artifact, open_hlo
+from hloscope.report.target import Opened, open_artifact, open_hlo
 from hloscope.units import plural
 
 
@@ -39,22 +42,54 @@ _SEED = 20
 
 # Told that a compile begins (its number, what it is of), and of every stage of it.
 Begin = Callable[[int, str], None]
+OnEvent = Callable[[Event], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Planner:
-    """One step on its way to a plan. Every compile goes through `compile`, and is told first to `begin`."""
+    """One step on its way to a plan. Every compile is told first to `begin`.
+
+    `worker_bytes` is the memory that the compile of the step as it is took of this machine, None if unknown.
+    """
 
     target: str
     options: Options
     begin: Begin
-    on_event: Callable[[Event], None] | None = None
+    on_event: OnEvent | None = None
     compiles: int = 0
+    worker_bytes: int | None = None
 
     def compile(self, plan: Plan, what: str) -> Report:
         """The report of the step with a plan applied; of what a failed compile left, if it left anything."""
+        return self._report(self._open(plan, what, self._number(), self.on_event, None))
+
+    def attempt(self, wanted: Sequence[tuple[Plan, str]], rows: frozenset[int]) -> list[Measured | str]:
+        """The figures of the step with each plan; a text where one cannot be applied or compiled at all.
+
+        They are compiled side by side where there is room, and no stages are told then.
+        """
+        workers = room_for(len(wanted), self.worker_bytes)
+        on_event = self.on_event if workers == 1 else None
+        jobs = [partial(self._open_or_why, *each, self._number(), on_event) for each in wanted]
+        opened = at_once(jobs, workers)
+        return [each if isinstance(each, str) else measure(self._report(each), rows) for each in opened]
+
+    def _number(self) -> int:
         self.compiles += 1
-        self.begin(self.compiles, what)
+        return self.compiles
+
+    def _open_or_why(
+        self, plan: Plan, what: str, number: int, on_event: OnEvent | None, stop: threading.Event
+    ) -> Opened | str:
+        try:
+            return self._open(plan, what, number, on_event, stop)
+        except (UserError, CompileError) as error:
+            return str(error)
+
+    def _open(
+        self, plan: Plan, what: str, number: int, on_event: OnEvent | None, stop: threading.Event | None
+    ) -> Opened:
+        self.begin(number, what)
         options = self.options
         try:
             artifact = capture_step(
@@ -63,13 +98,19 @@ class Planner:
                 timeout=options.timeout,
                 fresh=options.fresh,
                 plan=plan,
-                on_event=self.on_event,
+                on_event=on_event,
+                stop=stop,
             )
-            opened = open_artifact(artifact, self.target)
         except CompileError as error:
             if error.dump_dir is None:
                 raise
-            opened = replace(open_hlo(error.dump_dir), source=self.target)
+            return replace(open_hlo(error.dump_dir), source=self.target)
+        if not plan.actions:
+            self.worker_bytes = artifact.worker_peak_bytes
+        return open_artifact(artifact, self.target)
+
+    def _report(self, opened: Opened) -> Report:
+        options = self.options
         return build_report(
             opened, valid_fraction=options.valid_fraction, select=options.select, ignore=options.ignore
         )
@@ -82,8 +123,7 @@ class Planner:
     def verify(self, plan: Plan, topology: str) -> dict[str, Any]:
         """What the step and its changed form return on the host, compared (`rewrite.verify`)."""
         options = {"plan": to_fields(plan), "seed": _SEED}
-        self.compiles += 1
-        self.begin(self.compiles, f"both on {topology}, compared")
+        self.begin(self._number(), f"both on {topology}, compared")
         return ask_step(
             self.target,
             "verify",
@@ -92,13 +132,6 @@ class Planner:
             timeout=self.options.timeout,
             on_event=self.on_event,
         )
-
-    def attempt(self, plan: Plan, what: str, rows: frozenset[int]) -> Measured | str:
-        """The figures of the step with a plan; a text where it cannot be applied or compiled at all."""
-        try:
-            return measure(self.compile(plan, what), rows)
-        except (UserError, CompileError) as error:
-            return str(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +158,7 @@ class Proposal:
 def propose(planner: Planner) -> Proposal:
     """Compile the step as it is and list what could be tried. Raises UserError and CompileError."""
     report = planner.compile(Plan(), "as it is")
+    planner.options = replace(planner.options, valid_fraction=known_fraction(planner.options, report))
     described = planner.describe()
     found = candidates(report.findings, described)
     return Proposal(
@@ -135,13 +169,22 @@ def propose(planner: Planner) -> Proposal:
     )
 
 
+def known_fraction(options: Options, report: Report) -> float | None:
+    """The share of valid rows that a changed step is measured with: what was told, else what all buffers of the
+    step as it is have, since a change may hide from the analysis what the program proves."""
+    if options.valid_fraction is not None:
+        return options.valid_fraction
+    known = {r.valid.fraction for r in report.ragged_buffers}
+    return known.pop() if len(known) == 1 else None
+
+
 def carry_out(planner: Planner, proposal: Proposal) -> Outcome:
     """Try all that was proposed."""
     rows = ragged_rows(proposal.report)
     outcome = search(
         measure(proposal.report, rows),
         proposal.candidates,
-        lambda plan, what: planner.attempt(plan, what, rows),
+        partial(planner.attempt, rows=rows),
         planner.options.objective,
     )
     target = proposal.report.target

@@ -10,9 +10,9 @@ from hloscope.planner.candidates import Candidate
 from hloscope.planner.judge import TOLERANCE, Objective, Verdict, gain, judge
 from hloscope.planner.measured import Measured
 
-# Compiles and measures a step with a plan; the text says what is being tried. A compile that fails is
-# measured too; a plan that cannot be applied is a text that says why.
-Try = Callable[[Plan, str], Measured | str]
+# Compiles and measures a step with each of some plans; the texts say what is being tried. A compile that fails
+# is measured too; a plan that cannot be applied is a text that says why.
+Try = Callable[[Sequence[tuple[Plan, str]]], list[Measured | str]]
 
 _ORDER = (LogicalRules, MoveAxis, ValidRows)
 
@@ -43,7 +43,8 @@ class Outcome:
 
 def search(before: Measured, found: Sequence[Candidate], attempt: Try, objective: Objective) -> Outcome:
     """Try every candidate alone, then the kept ones together; where that fails, one after the other."""
-    trials = [_alone(before, c, attempt, objective) for c in found]
+    alone = attempt([(plan_of([c]), c.action.title) for c in found])
+    trials = [_trial(before, c, after, objective) for c, after in zip(found, alone, strict=True)]
     trials = _one_of_each_group(before, trials, objective)
     kept = sorted((t for t in trials if t.verdict.kept), key=lambda t: -_gain(before, t, objective))
     together: Verdict | None = None
@@ -67,8 +68,7 @@ def plan_of(chosen: Sequence[Candidate]) -> Plan:
     return Plan(actions=tuple(sorted(actions, key=lambda a: _ORDER.index(type(a)))))
 
 
-def _alone(before: Measured, candidate: Candidate, attempt: Try, objective: Objective) -> Trial:
-    after = attempt(plan_of([candidate]), candidate.action.title)
+def _trial(before: Measured, candidate: Candidate, after: Measured | str, objective: Objective) -> Trial:
     if isinstance(after, str):
         return Trial(candidate=candidate, after=None, verdict=Verdict(kept=False, reason=after))
     verdict = judge(before, after, candidate.codes, objective=objective)
@@ -110,7 +110,7 @@ def _try_together(
     before: Measured, trials: Sequence[Trial], attempt: Try, objective: Objective
 ) -> tuple[Measured | None, Verdict]:
     """Together they must do all that each is for, and no less for the objective than the best of them."""
-    after = attempt(plan_of([t.candidate for t in trials]), f"{len(trials)} together")
+    (after,) = attempt([(plan_of([t.candidate for t in trials]), f"{len(trials)} together")])
     if isinstance(after, str):
         return None, Verdict(kept=False, reason=after)
     for trial in trials:

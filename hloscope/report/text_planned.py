@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,7 +17,9 @@ from hloscope.units import UNKNOWN, count, duration, plural, size
 if TYPE_CHECKING:
     from hloscope.planner.candidates import Candidate
     from hloscope.planner.measured import Measured, Tally
-    from hloscope.planner.search import Trial
+    from hloscope.planner.search import Outcome, Trial
+
+T = TypeVar("T", int, float)
 
 _LONGEST = 400
 _SHOWN_LEAVES = 8
@@ -115,20 +117,20 @@ def _actions(planned: Planned) -> Iterator[RenderableType]:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     for candidate, trial in tried:
-        _add(grid, candidate, trial)
+        _add(grid, candidate, trial, planned.outcome)
     for candidate in planned.skipped:
         grid.add_row(_codes(candidate), words(cut(candidate.action.title, _LONGEST)))
         grid.add_row("", words(("not tried: it is not safe by itself; --unsafe-fixes", "dim")))
     yield indented(grid)
 
 
-def _add(grid: Table, candidate: Candidate, trial: Trial | None) -> None:
+def _add(grid: Table, candidate: Candidate, trial: Trial | None, outcome: Outcome | None) -> None:
     grid.add_row(_codes(candidate), words(cut(candidate.action.title, _LONGEST)))
     grid.add_row("", words((f"predicted  {_predicted(candidate)}", "dim")))
-    if trial is None:
+    if trial is None or outcome is None:
         return
     if trial.after is not None:
-        grid.add_row("", words((f"measured   {_measured(trial.after)}", "dim")))
+        grid.add_row("", words((f"measured   {_measured(outcome.before, trial.after)}", "dim")))
     word = "kept" if trial.verdict.kept else "rejected"
     verdict = words((word, _STYLES[trial.verdict.kept]))
     grid.add_row("", beside(verdict, words(cut(trial.verdict.reason, _LONGEST))))
@@ -152,15 +154,28 @@ def _predicted(candidate: Candidate) -> str:
     )
 
 
-def _measured(after: Measured) -> str:
+def _measured(before: Measured, after: Measured) -> str:
+    """The same figures as predicted, then what could not be predicted."""
     return joined(
         (
-            f"temp {size(after.temp_bytes)}",
-            f"peak {size(after.peak_bytes)}",
-            None if after.seconds is None else f"step {duration(after.seconds)}",
+            _fewer(before.hbm_bytes, after.hbm_bytes, size, "fewer moved", "more moved"),
+            _fewer(before.seconds, after.seconds, duration, "saved", "lost"),
+            f"temp {size(after.temp_bytes)}{_by(before.temp_bytes, after.temp_bytes)}",
+            f"peak {size(after.peak_bytes)}{_by(before.peak_bytes, after.peak_bytes)}",
             None if after.compile_seconds is None else f"compiled in {duration(after.compile_seconds)}",
         )
     )
+
+
+def _fewer(old: T | None, new: T | None, write: Callable[[T], str], less: str, more: str) -> str | None:
+    """How much less of something; None where nobody knows."""
+    if old is None or new is None:
+        return None
+    return f"{write(old - new)} {less}" if new <= old else f"{write(new - old)} {more}"
+
+
+def _by(old: float | None, new: float | None) -> str:
+    return "" if old is None or new is None else f" ({_change(old, new) or 'new'})"
 
 
 def _figures(before: Measured, after: Measured) -> Iterator[Sequence[str]]:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, cast
@@ -197,10 +199,18 @@ class _Traced:
                 raise UserError(f"the rewritten step takes {expected}, got {given}")
             return jax.tree.unflatten(self.out_tree, flat(*leaves))
 
-        rewritten.__name__ = getattr(step.fn, "__name__", "step")
+        _take_signature(rewritten, step.fn)
         if not step.is_jitted:
             return replace(step, fn=rewritten)
         return replace(step, fn=jax.jit(rewritten, **self.call))
+
+
+def _take_signature(function: Callable[..., Any], original: Callable[..., Any]) -> None:
+    """Name and signature, from which jax names the parameters of the compiled module."""
+    function.__name__ = getattr(original, "__name__", "step")
+    # Callables of C have none; jax counts their arguments then, too.
+    with contextlib.suppress(TypeError, ValueError):
+        vars(function)["__signature__"] = inspect.signature(original)
 
 
 def _dynamic(args: Sequence[Any], static: Any, kwargs: Any) -> Any:

@@ -57,7 +57,7 @@ def _finding(
         bytes=row_bytes,
         saved_bytes=saved,
         saved_seconds=total(_saved_seconds(analyses, work, fraction) for _, work in sites),
-        fix="none",
+        fix="safe",
         advice=advice,
         details=(
             f"streams all {buffer.rows:,} rows of a buffer of {kernel_names(buffer)}",

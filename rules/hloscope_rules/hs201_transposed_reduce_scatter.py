@@ -126,7 +126,7 @@ def _finding(analyses: Analyses, collective: Collective, sites: list[_Site]) -> 
             for s, n in zip(sites, runs, strict=True)
             for c in s.changes
         ),
-        fix="none",
+        fix="safe",
         advice="shard another dimension of this parameter over the same axis, compile, and compare",
         details=(
             f"%{first.value.name} → {chain} → reduce-scatter dimension {collective.dimension}",

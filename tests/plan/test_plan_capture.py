@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from hloscope.capture import Event, capture_step
 from hloscope.capture.launch import ask_step
-from hloscope.errors import UserError
+from hloscope.errors import CompileError, UserError
 from hloscope.plan import MoveAxis, Plan, to_fields
 
 STEP = f"{Path(__file__).parents[1] / 'steps' / 'sharded_gradient.py'}:embed_sharded"
@@ -29,6 +30,19 @@ def test_a_plan_has_an_artifact_of_its_own_and_is_in_its_manifest() -> None:
     assert (events[-1].stage, events[-1].detail) == ("done", "cached")
     assert "rewrite" in [event.stage for event in events]
     assert capture_step(STEP, plan=Plan()).key == plain.key
+
+
+def test_a_capture_can_be_stopped() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(CompileError, match="stopped during"):
+        capture_step(STEP, fresh=True, stop=stop)
+
+
+def test_the_memory_of_the_worker_is_kept() -> None:
+    taken = capture_step(STEP).worker_peak_bytes
+    assert taken is not None
+    assert 50 << 20 < taken < 1 << 40
 
 
 def test_a_plan_that_does_not_fit_fails_before_the_compile() -> None:

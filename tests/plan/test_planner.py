@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hloscope as hs
 from hloscope.plan import LogicalRules, MoveAxis, Plan, ValidRows
-from hloscope.planner.candidates import Array, Candidate, Cluster, Described, Prediction, candidates
+from hloscope.planner.candidates import (
+    MOVE_CODES,
+    ROWS_CODES,
+    Array,
+    Candidate,
+    Cluster,
+    Described,
+    Prediction,
+    candidates,
+)
 from hloscope.planner.judge import gain, judge
-from hloscope.planner.measured import Measured, Tally
+from hloscope.planner.measured import Measured, Tally, measure
 from hloscope.planner.search import Outcome, search
 from hloscope.rule import Finding, Severity
 
@@ -133,9 +144,9 @@ def tried(outcomes: Mapping[Any, Measured | str], *chosen: Candidate) -> tuple[O
     """Search with recorded outcomes by the plan's actions; everything that was compiled, in order."""
     plans: list[Plan] = []
 
-    def attempt(plan: Plan, what: str) -> Measured | str:
-        plans.append(plan)
-        return outcomes[plan.actions]
+    def attempt(wanted: Sequence[tuple[Plan, str]]) -> list[Measured | str]:
+        plans.extend(plan for plan, _ in wanted)
+        return [outcomes[plan.actions] for plan, _ in wanted]
 
     return search(BEFORE, chosen, attempt, "temp"), plans
 
@@ -288,3 +299,27 @@ def test_offered_rule_sets_are_tried_and_are_not_safe_by_themselves() -> None:
     rules, move = candidates([hs201(64, 1024, 4096)], told)
     assert (rules.action, rules.safe) == (LogicalRules(name="out", changes={"mlp_out": "fsdp"}), False)
     assert (move.safe, move.prediction.saved_bytes) == (True, 8 * GIB)
+
+
+# What is measured.
+
+
+def test_the_estimate_and_valid_rows_are_measured(dump_file: Callable[[str], Path]) -> None:
+    path = dump_file("moe_jax012")
+    whole, half = (
+        measure(hs.load(path, topology="tpu7x:2x2x1", valid_fraction=share)) for share in (1.0, 0.5)
+    )
+    assert whole.seconds is not None
+    assert half.seconds is not None
+    assert half.seconds < whole.seconds, "grouped matmuls skip dead rows"
+    assert half.hbm_bytes is not None
+    assert whole.hbm_bytes is not None
+    assert half.hbm_bytes < whole.hbm_bytes
+    assert half.fusions == whole.fusions, "fusions do not"
+    assert measure(hs.load(path)).seconds is None, "no chip, no time"
+
+
+def test_rules_say_which_findings_have_an_action(dump_file: Callable[[str], Path]) -> None:
+    found = [f for name in ("moe_jax012", "qwen35_397b") for f in hs.load(dump_file(name)).findings]
+    mended = {f.code for f in found if f.fix != "none"}
+    assert mended == {"HS101", "HS102", "HS103", "HS201"} == ROWS_CODES | MOVE_CODES

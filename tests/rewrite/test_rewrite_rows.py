@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import pytest
 import ragged_programs as programs
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import hloscope as hs
+from hloscope.capture import lowering
 from hloscope.errors import UserError
 from hloscope.rewrite.rows import find_row_clusters, kernels_as, rewrite_rows
 
@@ -131,6 +134,49 @@ def test_donation_and_tree_of_a_jitted_step_stay():
         False,
     ]
     assert jax.tree.structure(traced.out_info) == jax.tree.structure(jax.eval_shape(program, state, SIZES))
+
+
+def test_names_shardings_and_donation_stay():
+    mesh = hs.Topology("cpu:8").mesh(data=8)
+    whole, halves = NamedSharding(mesh, P()), NamedSharding(mesh, P(None, None, "data"))
+
+    def shaped(array, sharding):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+    def train(state, sizes, *, scale):
+        return {"w": state["w"] * scale}, programs.grouped(state["x"], state["w"], sizes)
+
+    state = {"x": shaped(programs.buffer(), whole), "w": shaped(programs.weights(), halves)}
+    step = hs.Step(
+        train,
+        args=(state, shaped(SIZES, whole)),
+        kwargs={"scale": shaped(jnp.float32(0), whole)},
+        donate_argnums=(0,),
+        out_shardings=({"w": halves}, whole),
+    )
+    with kernels_as("poisoned"):
+        rewritten = rewrite_rows(step)
+    assert rewritten is not step
+    told = [_told_of(each) for each in (step, rewritten)]
+    assert told[0] == told[1]
+    assert told[0]["aliases"]
+    assert told[0]["names"] == ["state['w']", "state['x']", "sizes", "scale"]
+    assert rewritten.donate_argnums == (0,)
+
+
+def _told_of(step):
+    traced = lowering.trace(step, None)
+    lowered = traced.lower()
+    compiled = lowered.compile()
+    header = compiled.as_text().splitlines()[0]
+    given = jax.tree.leaves(traced.args_info, is_leaf=lambda x: hasattr(x, "donated"))
+    return {
+        "names": lowering.parameter_names(lowered),
+        "donated": [info.donated for info in given],
+        "aliases": header.partition("input_output_alias=")[2].partition("entry_computation")[0],
+        "in": [s.spec for s in jax.tree.leaves(compiled.input_shardings)],
+        "out": [s.spec for s in jax.tree.leaves(compiled.output_shardings)],
+    }
 
 
 def test_a_mark_ends_the_rows_of_an_unknown_reader():
