@@ -19,6 +19,7 @@ from hloscope.rewrite.kernels import Choice, choose_kernel, refusal
 from hloscope.rewrite.limit_values import LimitValue, LimitValues
 from hloscope.rewrite.limits import Limits
 from hloscope.rewrite.marks import MARK, registered
+from hloscope.rewrite.masks import guards_dead_rows_only
 from hloscope.rewrite.merging import merge_shard_maps
 from hloscope.rewrite.order import needed_by
 
@@ -76,11 +77,16 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Program:
-    """A flat program with all that was found in it."""
+    """A flat program with all that was found in it.
+
+    Attributes:
+      masked: gathers that fill dead rows only; they may clip.
+    """
 
     closed: Any
     demands: Demands
     found: tuple[Found, ...]
+    masked: tuple[Any, ...]
 
 
 def analyze(closed: Any) -> Program:
@@ -91,12 +97,10 @@ def analyze(closed: Any) -> Program:
     demands = Demands(facts=facts, limits=Limits(facts.symbols))
     body = jaxprs.opened(flat)
     demands.body(body, [all_of("it is a result of the step", None)] * len(body.outvars))
-    found = [
-        each
-        for inner, place in bodies(body, Place(path=(), executions=1))
-        for each in _in_body(inner, place, demands)
-    ]
-    return Program(closed=flat, demands=demands, found=tuple(found))
+    places = list(bodies(body, Place(path=(), executions=1)))
+    found = [each for inner, place in places for each in _in_body(inner, place, demands)]
+    masked = [each for inner, _ in places for each in inner.eqns if guards_dead_rows_only(each, demands)]
+    return Program(closed=flat, demands=demands, found=tuple(found), masked=tuple(masked))
 
 
 def bodies(body: Any, place: Place) -> Iterator[tuple[Any, Place]]:

@@ -18,6 +18,7 @@ from hloscope.rewrite.demand import NOTHING, Below, Demand, Nothing, Reason, all
 from hloscope.rewrite.facts import Facts
 from hloscope.rewrite.limits import Limits
 from hloscope.rewrite.marks import MARK, registered
+from hloscope.rewrite.ranges import RangesBehind
 from hloscope_kernels.valid_rows.roles import ELEMENTWISE
 
 ROWWISE = ELEMENTWISE | {
@@ -285,7 +286,7 @@ def _updates(reading: Reading) -> Demand:
     size = reading.shape(0)[numbers.scatter_dims_to_operand_dims[0]]
     index = reading.facts.value(reading.equation.invars[1])
     for limit in reading.limits.mentioned(index):
-        found = reading.limits.tail_range(index, limit, shape[0])
+        found = RangesBehind(reading.limits, limit, shape[0]).range(index)
         if found is not None and (found[0] >= size or found[1] < 0):
             what = f"scatter drops rows behind a limit: their index is {found[0]} or more, out of {size}"
             return below(limit, Reason(what=what, where=reading.where))

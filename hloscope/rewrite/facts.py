@@ -46,8 +46,10 @@ _OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "or": (),
     "pad": ("padding_config",),
     "reduce_sum": ("axes",),
+    "rem": (),
     "reshape": (),
     "select_n": (),
+    "sign": (),
     "slice": ("start_indices", "limit_indices", "strides"),
     "squeeze": ("dimensions",),
     "sub": (),
@@ -179,6 +181,8 @@ class _Walk:
             return list(given)
         if name == "split":
             return self.split(equation, given[0])
+        if name in ("sort", "top_k"):
+            return self.moved(equation, given, loops)
         names = _OPERATIONS.get(name)
         if names is None or not self.is_exact(equation):
             return [self.facts.atom(var, loops) for var in equation.outvars]
@@ -201,6 +205,20 @@ class _Walk:
             parts.append(self.symbols.make("slice", (whole,), params, shape=shape, dtype=dtype))
             offset += size
         return parts
+
+    def moved(self, equation: Any, given: Sequence[Expr], loops: frozenset[int]) -> list[Expr]:
+        """Values that are rows in another order, of which only the range stays; indices are such of all numbers."""
+        results = [self.facts.atom(var, loops) for var in equation.outvars]
+        if equation.primitive.name == "top_k":
+            dtype, shape = results[1].dtype, given[0].shape[-1:]
+            given = (
+                given[0],
+                self.symbols.make("iota", params=(("dimension", 0),), shape=shape, dtype=dtype),
+            )
+        for result, source in zip(results, given, strict=True):
+            if source.dtype in _EXACT:
+                self.symbols.moved_rows(result.params, source)
+        return results
 
     def loop_number(self, equation: Any) -> int:
         return self.facts.loop.setdefault(id(equation), next(self.facts._numbers))  # pyright: ignore[reportPrivateUsage]

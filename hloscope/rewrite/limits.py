@@ -1,16 +1,11 @@
-"""Where rows end: equal limits written differently, masks that compare row numbers with one, ranges of indices."""
+"""Where rows end: equal limits written differently, and masks that compare row numbers with one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
-
 from hloscope.rewrite.symbols import Expr, Symbols, literal_value, parameter
 
-Range = tuple[int, int]
-_SPREADS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
-_FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+SPREADS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
+FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
 class Limits:
@@ -76,9 +71,9 @@ class Limits:
 
     def item(self, vector: Expr, index: int) -> Expr:
         """One item of a vector."""
-        if vector.op in _SPREADS and not vector.args[0].shape:
+        if vector.op in SPREADS and not vector.args[0].shape:
             return self.normal(vector.args[0])
-        if vector.op == "slice" and _unit_steps(vector):
+        if vector.op == "slice" and unit_steps(vector):
             return self.item(vector.args[0], index + parameter(vector, "start_indices")[0])
         if vector.op == "concatenate":
             for part in vector.args:
@@ -100,28 +95,24 @@ class Limits:
             return self.below_where(mask.args[0], not value)
         if mask.op == ("and" if value else "or"):
             return [limit for arg in mask.args for limit in self.below_where(arg, value)]
-        if mask.op in _SPREADS and keeps_rows(mask):
+        if mask.op in SPREADS and keeps_rows(mask):
             return self.below_where(mask.args[0], value)
-        if mask.op not in _FLIPPED:
+        if mask.op not in FLIPPED:
             return []
         left, right = mask.args
-        for op, row, bound in ((mask.op, left, right), (_FLIPPED[mask.op], right, left)):
+        for op, row, bound in ((mask.op, left, right), (FLIPPED[mask.op], right, left)):
             limit = scalar_of(bound)
             if limit is not None and is_row_number(row) and op == ("lt" if value else "ge"):
                 return [limit]
         return []
 
-    def tail_range(self, expr: Expr, limit: Expr, rows: int) -> Range | None:
-        """The range of an integer value in the rows from `limit` on; None where it may be anything."""
-        return _Tail(self, limit, rows).range(expr)
-
     def mentioned(self, expr: Expr) -> list[Expr]:
         """Limits that an expression knows: row numbers are compared with them, or a vector is padded from there."""
         found: dict[Expr, None] = {}
         for inner in expr.walk():
-            if inner.op == "pad" and (end := _padded_from(inner)) is not None:
+            if inner.op == "pad" and (end := padded_from(inner)) is not None:
                 found[self.symbols.literal(end)] = None
-            if inner.op in _FLIPPED:
+            if inner.op in FLIPPED:
                 for value in (True, False):
                     found.update(dict.fromkeys(self.below_where(inner, value)))
         return list(found)
@@ -136,7 +127,7 @@ def scalar_of(expr: Expr) -> Expr | None:
 
 def is_row_number(expr: Expr) -> bool:
     """Whether each element is the number of its row (dimension 0)."""
-    while expr.op in _SPREADS and keeps_rows(expr):
+    while expr.op in SPREADS and keeps_rows(expr):
         (expr,) = expr.args
     return expr.op == "iota" and parameter(expr, "dimension") == 0
 
@@ -152,7 +143,7 @@ def keeps_rows(expr: Expr) -> bool:
     return before[0] > 1
 
 
-def _padded_from(pad: Expr) -> int | None:
+def padded_from(pad: Expr) -> int | None:
     """The row from which on a vector is padding."""
     (low, _, interior), *others = parameter(pad, "padding_config")
     return None if others or low or interior else pad.args[0].shape[0]
@@ -163,7 +154,7 @@ def _neighbours(later: Expr, earlier: Expr) -> Expr | None:
     if later.op != "slice" or earlier.op != "slice" or later.args != earlier.args:
         return None
     (whole,) = later.args
-    if len(whole.shape) != 1 or not _unit_steps(later) or not _unit_steps(earlier):
+    if len(whole.shape) != 1 or not unit_steps(later) or not unit_steps(earlier):
         return None
     size = whole.shape[0]
     bounds = [
@@ -173,119 +164,6 @@ def _neighbours(later: Expr, earlier: Expr) -> Expr | None:
     return whole if bounds == [(1, size), (0, size - 1)] else None
 
 
-def _unit_steps(expr: Expr) -> bool:
+def unit_steps(expr: Expr) -> bool:
+    """Whether a slice leaves nothing out between its ends."""
     return all(step == 1 for step in parameter(expr, "strides") or ())
-
-
-class _Tail:
-    """Ranges of values in the rows from a limit on."""
-
-    def __init__(self, limits: Limits, limit: Expr, rows: int) -> None:
-        self.limits, self.limit, self.rows = limits, limit, rows
-        self._found: dict[Expr, Range | None] = {}
-
-    def range(self, expr: Expr) -> Range | None:
-        if expr not in self._found:
-            self._found[expr] = self._fits(expr, self._range(expr))
-        return self._found[expr]
-
-    def _fits(self, expr: Expr, found: Range | None) -> Range | None:
-        """None where the value may have wrapped around."""
-        if found is None or expr.dtype == "bool":
-            return found
-        bounds = np.iinfo(expr.dtype)
-        return found if bounds.min <= found[0] and found[1] <= bounds.max else None
-
-    def _range(self, expr: Expr) -> Range | None:
-        value = literal_value(expr if expr.shape else self.limits.normal(expr))
-        if value is not None:
-            return value, value
-        if expr.op == "iota":
-            dimension: int = parameter(expr, "dimension")
-            return 0, expr.shape[dimension] - 1
-        if expr.op == "select_n":
-            return self._select(expr)
-        if expr.op == "pad":
-            end, limit = _padded_from(expr), literal_value(self.limits.normal_limit(self.limit, self.rows))
-            behind = end is not None and limit is not None and limit >= end
-            return self.range(expr.args[1]) if behind else None
-        if expr.op in _SPREADS or expr.op in ("slice", "convert_element_type"):
-            return self.range(expr.args[0]) if self._same_rows(expr) else None
-        rule = _ARITHMETIC.get(expr.op)
-        if rule is None:
-            return None
-        left, right = (self.range(arg) for arg in expr.args)
-        return None if left is None or right is None else rule(left, right)
-
-    def _same_rows(self, expr: Expr) -> bool:
-        """A range that holds in the tail says nothing of rows that were moved there from elsewhere."""
-        before, after = expr.args[0].shape, expr.shape
-        if expr.op == "slice":
-            return before[:1] == after[:1]
-        return not before or expr.op == "convert_element_type" or keeps_rows(expr)
-
-    def _select(self, expr: Expr) -> Range | None:
-        if len(expr.args) != 3:
-            return None
-        mask, when_false, when_true = expr.args
-        verdict = self._verdict(mask)
-        if verdict is not None:
-            return self.range(when_true if verdict else when_false)
-        ranges = [self.range(when_false), self.range(when_true)]
-        if ranges[0] is None or ranges[1] is None:
-            return None
-        return min(ranges[0][0], ranges[1][0]), max(ranges[0][1], ranges[1][1])
-
-    def _verdict(self, mask: Expr) -> bool | None:
-        """What a mask says in the tail, where it says the same in all of it."""
-        for value in (True, False):
-            below = self.limits.below_where(mask, value)
-            if any(self.limits.same(limit, self.limit, self.rows) for limit in below):
-                return not value
-        if mask.op not in _FLIPPED:
-            return None
-        left, right = (self.range(arg) for arg in mask.args)
-        return None if left is None or right is None else _compare(mask.op, left, right)
-
-
-def _compare(op: str, left: Range, right: Range) -> bool | None:
-    if op in ("gt", "le"):
-        left, right = right, left
-    if op in ("lt", "gt"):
-        return True if left[1] < right[0] else False if left[0] >= right[1] else None
-    return True if left[0] >= right[1] else False if left[1] < right[0] else None
-
-
-def _quotient(left: Range, right: Range) -> Range | None:
-    return (left[0] // right[1], left[1] // right[0]) if left[0] >= 0 and right[0] > 0 else None
-
-
-def _product(left: Range, right: Range) -> Range:
-    corners = [a * b for a in left for b in right]
-    return min(corners), max(corners)
-
-
-def _sum(left: Range, right: Range) -> Range:
-    return left[0] + right[0], left[1] + right[1]
-
-
-def _difference(left: Range, right: Range) -> Range:
-    return left[0] - right[1], left[1] - right[0]
-
-
-def _smaller(left: Range, right: Range) -> Range:
-    return min(left[0], right[0]), min(left[1], right[1])
-
-
-def _larger(left: Range, right: Range) -> Range:
-    return max(left[0], right[0]), max(left[1], right[1])
-
-
-_ARITHMETIC: dict[str, Callable[[Range, Range], Range | None]] = {
-    "add": _sum,
-    "sub": _difference,
-    "mul": _product,
-    "div": _quotient,
-    "min": _smaller,
-    "max": _larger,
-}

@@ -68,9 +68,11 @@ class RowsAnalysis:
 
     Attributes:
       clusters: those that can be replaced, and those that cannot, with the reason.
+      masks: `file:line` of gathers whose fill values only dead rows can hold; they go when clusters are replaced.
     """
 
     clusters: tuple[RowCluster, ...]
+    masks: tuple[str, ...] = ()
 
     @property
     def replaceable(self) -> tuple[RowCluster, ...]:
@@ -81,7 +83,8 @@ class RowsAnalysis:
         """Every verdict with its proof."""
         if not self.clusters:
             return "no ragged buffer found: nothing reads the rows of a matrix below a limit that is known"
-        return "\n".join(cluster.explain() for cluster in self.clusters)
+        masks = [f"{mask}: a gather fills dead rows only: its mask is dropped" for mask in self.masks]
+        return "\n".join([*(cluster.explain() for cluster in self.clusters), *masks])
 
 
 def find_row_clusters(step: Step) -> RowsAnalysis:
@@ -90,7 +93,8 @@ def find_row_clusters(step: Step) -> RowsAnalysis:
     Imports jax and traces the step, in the mesh of its arguments.
     """
     program = analyze(_Traced.of(step).closed)
-    return RowsAnalysis(clusters=tuple(map(_cluster, program.found)))
+    masks = tuple(jaxprs.source_line(gather) or "unknown" for gather in program.masked)
+    return RowsAnalysis(clusters=tuple(map(_cluster, program.found)), masks=masks)
 
 
 def rewrite_rows(step: Step, keys: Collection[str] | None = None) -> Step:

@@ -12,22 +12,28 @@ from typing import Any
 from hloscope.rewrite import jaxprs
 from hloscope.rewrite.analysis import Found, Program
 from hloscope.rewrite.kernels import donations, replacement
+from hloscope.rewrite.masks import without_mask
 from hloscope.rewrite.order import needed_by, operands, sorted_equations
 
 
 def splice(program: Program, chosen: Sequence[Found]) -> Any:
-    """The closed program with kernels in the place of these groups; all of them must be replaceable."""
+    """The closed program with kernels in the place of these groups; all of them must be replaceable.
+
+    Masks that only guard dead rows go too: beside a kernel each would be a pass over the buffer of its own.
+    """
     by_body: dict[int, list[Found]] = {}
     for found in chosen:
         by_body.setdefault(id(found.body), []).append(found)
-    return _rebuilt(program.closed, by_body)
+    return _rebuilt(program.closed, by_body, {id(gather) for gather in program.masked})
 
 
-def _rebuilt(jaxpr: Any, by_body: dict[int, list[Found]]) -> Any:
+def _rebuilt(jaxpr: Any, by_body: dict[int, list[Found]], masked: set[int]) -> Any:
     body = jaxprs.opened(jaxpr)
     equations = [
-        jaxprs.with_inner_jaxprs(
-            equation, [_rebuilt(inner, by_body) for inner in jaxprs.inner_jaxprs(equation)]
+        without_mask(equation)
+        if id(equation) in masked
+        else jaxprs.with_inner_jaxprs(
+            equation, [_rebuilt(inner, by_body, masked) for inner in jaxprs.inner_jaxprs(equation)]
         )
         for equation in body.eqns
     ]

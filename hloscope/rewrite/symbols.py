@@ -62,6 +62,7 @@ class Symbols:
     _moved: dict[tuple[Expr, tuple[int, int]], Expr] = field(
         default_factory=dict[tuple[Expr, tuple[int, int]], Expr]
     )
+    _sources: dict[Hashable, Expr] = field(default_factory=dict[Hashable, Expr])
 
     def make(
         self,
@@ -89,6 +90,17 @@ class Symbols:
     def atom(self, name: Hashable, shape: Shape, dtype: str, loops: frozenset[int]) -> Expr:
         """A value that nothing is known of; one `name`, one value in each pass of its loops."""
         return self.make("atom", params=name, shape=shape, dtype=dtype, loops=loops)
+
+    def moved_rows(self, name: Hashable, source: Expr) -> None:
+        """Remember that every item of the atom `name` is some item of another value."""
+        self._sources[name] = source
+
+    def source_of(self, expr: Expr) -> Expr | None:
+        """The value whose items are those of an atom, in whatever loop it is looked at; None if nobody knows."""
+        name: Any = expr.params
+        while expr.op == "atom" and isinstance(name, tuple) and name[:1] == ("at",):
+            name = cast("tuple[Any, ...]", name)[3]
+        return self._sources.get(name) if expr.op == "atom" else None
 
     def binary(self, op: str, left: Expr, right: Expr) -> Expr:
         """A scalar operation on two scalars."""

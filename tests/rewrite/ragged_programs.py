@@ -100,3 +100,15 @@ def moe_args() -> tuple[Any, ...]:
     }
     tokens = jax.random.normal(keys[3], (TOKENS, COLUMNS))
     return params, tokens, jnp.arange(ROWS, dtype=jnp.int32) % TOKENS, jnp.asarray(SIZES)
+
+
+def sorted_moe_loss(params: dict[str, Array], tokens: Array, choice: Array, *, filled: int = TOKENS) -> Array:
+    """A layer whose rows come from sorted slots, two a token: `filled` is the index of dead rows."""
+    order = jnp.argsort(choice)
+    sizes = jnp.bincount(choice, length=GROUPS + 1)[:GROUPS].astype(jnp.int32)
+    row = jnp.arange(ROWS)
+    padded = jnp.pad(order, (0, ROWS - order.shape[0]))
+    token = jnp.where(row < jnp.sum(sizes), padded // 2, filled)
+    packed = tokens.at[token].get(mode="fill", fill_value=0)
+    out = lax.ragged_dot(swish(lax.ragged_dot(packed, params["w"], sizes)), params["w"], sizes)
+    return jnp.sum(jnp.square(jnp.zeros_like(tokens).at[token].add(out * 3.0, mode="drop")))

@@ -1,0 +1,134 @@
+"""Fill masks of gathers: dropped where they only guard dead rows, kept where a row that is read may need them."""
+
+# jax and jaxprs have no types worth checking here.
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import pytest
+import ragged_programs as programs
+from jax import lax
+from jax.lax import GatherScatterMode
+
+from hloscope.rewrite.limits import Limits
+from hloscope.rewrite.ranges import Ranges, RangesBehind, RangesBelow
+from hloscope.rewrite.rows import kernels_as, rewrite_rows
+from hloscope.rewrite.symbols import Symbols
+
+# Of 2 * TOKENS slots, those of group 3 are another device's.
+CHOICE = jnp.array([0, 3, 2, 0, 3, 3, 2, 0, 2, 3, 0, 2], jnp.int32)
+ARGS = ({"w": programs.weights()}, programs.buffer()[: programs.TOKENS], CHOICE)
+
+
+def modes(step) -> list[str]:
+    """The modes of the gathers of whole rows, in all scopes of a rewritten step."""
+    with kernels_as("interpret"):
+        jaxpr = jax.make_jaxpr(rewrite_rows(step).fn)(*step.args)
+    return [
+        each.params["mode"].name
+        for each in jaxpr.jaxpr.eqns
+        if each.primitive.name == "gather" and each.outvars[0].aval.shape == (programs.ROWS, programs.COLUMNS)
+    ]
+
+
+def test_masks_go_forward_and_backward_where_indices_are_in_range():
+    step = programs.step_of(jax.value_and_grad(programs.sorted_moe_loss, argnums=(0, 1)), *ARGS)
+    assert modes(step) == [GatherScatterMode.CLIP.name] * 2
+    assert "fills dead rows only" in programs.analysis(step.fn, *ARGS).explain()
+    assert programs.same(programs.poisoned(step.fn, *ARGS), programs.plain(step.fn, *ARGS))
+
+
+@pytest.mark.parametrize("layers", [3])
+def test_masks_go_in_loops_too(layers: int):
+    params, tokens, choice = ARGS
+
+    @jax.checkpoint
+    def layer(tokens, choice):
+        return tokens + 1e-3 * programs.sorted_moe_loss(params, tokens, choice), None
+
+    def loss(tokens, choices):
+        return jnp.sum(lax.scan(layer, tokens, choices)[0])
+
+    args = (tokens, jnp.stack([jnp.roll(choice, i) for i in range(layers)]))
+    step = programs.step_of(jax.value_and_grad(loss), *args)
+    assert len(programs.analysis(step.fn, *args).masks) == 3, "forward, recomputed, backward"
+    assert programs.same(programs.poisoned(step.fn, *args), programs.plain(step.fn, *args))
+
+
+def any_index(params, tokens, choice):
+    token = jnp.where(
+        jnp.arange(programs.ROWS) < jnp.sum(choice[:3]), jnp.tile(choice, 2)[: programs.ROWS], 6
+    )
+    packed = tokens.at[token].get(mode="fill", fill_value=0)
+    return lax.ragged_dot(programs.swish(packed), params["w"], choice[:3])
+
+
+def too_far(params, tokens, choice):
+    return programs.sorted_moe_loss(params, tokens[:5], choice)
+
+
+def read_beyond(params, tokens, choice):
+    order = jnp.pad(jnp.argsort(choice), (0, 4))
+    token = jnp.where(jnp.arange(programs.ROWS) < choice[0], order // 2, programs.TOKENS)
+    packed = tokens.at[token].get(mode="fill", fill_value=0)
+    sizes = jnp.bincount(choice, length=programs.GROUPS).astype(jnp.int32)
+    return lax.ragged_dot(programs.swish(packed), params["w"], sizes)
+
+
+@pytest.mark.parametrize("program", [any_index, too_far, read_beyond])
+def test_masks_stay_where_a_row_that_is_read_may_need_them(program):
+    found = programs.analysis(program, *ARGS)
+    assert found.replaceable, found.explain()
+    assert not found.masks
+    assert programs.same(programs.poisoned(program, *ARGS), programs.plain(program, *ARGS))
+
+
+def test_a_gather_that_is_read_whole_keeps_its_mask():
+    def program(params, tokens, choice):
+        loss = programs.sorted_moe_loss(params, tokens, choice)
+        token = jnp.pad(jnp.argsort(choice), (0, 4)) // 2
+        return loss, jnp.sum(tokens.at[token].get(mode="fill", fill_value=0))
+
+    assert modes(programs.step_of(program, *ARGS)) == ["CLIP", "FILL_OR_DROP"]
+
+
+# Ranges by themselves.
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return Limits(Symbols())
+
+
+def test_a_mask_on_the_limit_decides_below_it_and_behind_it(limits: Limits):
+    make = partial(limits.symbols.make, shape=(8,), dtype="int32")
+    limit = limits.symbols.atom("limit", (), "int32", frozenset())
+    other = limits.symbols.atom("other", (), "int32", frozenset())
+    row = make("iota", params=(("dimension", 0),))
+
+    def spread(value):
+        return make("broadcast_in_dim", (value,), (("broadcast_dimensions", ()),))
+
+    def chosen(bound):
+        mask = limits.symbols.make("lt", (row, spread(bound)), shape=(8,), dtype="bool")
+        return make("select_n", (mask, spread(limits.symbols.literal(99)), row))
+
+    assert RangesBelow(limits, limit, 8).range(chosen(limit)) == (0, 7)
+    assert RangesBehind(limits, limit, 8).range(chosen(limit)) == (99, 99)
+    assert Ranges(limits).range(chosen(limit)) == (0, 99)
+    assert RangesBelow(limits, limit, 8).range(chosen(other)) == (0, 99)
+
+
+def test_rows_in_another_order_keep_their_range_and_no_more(limits: Limits):
+    limit = limits.symbols.atom("limit", (), "int32", frozenset())
+    moved = limits.symbols.atom("moved", (8,), "int32", frozenset())
+    source = limits.symbols.make("iota", params=(("dimension", 0),), shape=(8,), dtype="int32")
+    assert RangesBelow(limits, limit, 8).range(moved) is None
+    limits.symbols.moved_rows(moved.params, source)
+    assert RangesBelow(limits, limit, 8).range(moved) == (0, 7)
+    two = [limits.symbols.atom(name, (8,), "int32", frozenset()) for name in ("moved", "also moved")]
+    assert two[0] is moved
+    assert two[1] is not moved
