@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any
 
 import jax
+from jax._src import config as private_config
 from jax._src import core as private_core
 from jax._src import source_info_util
 from jax.extend import core
@@ -240,8 +241,15 @@ def context_of(equation: Equation) -> Generator[None]:
     """Trace as the equation was traced: in its mesh, whose manual axes have names there."""
     mesh = equation.ctx.cur_abstract_mesh
     axes = [(name, mesh.shape[name]) for name in getattr(mesh, "manual_axes", ())]
-    with equation.ctx.manager, private_core.extend_axis_env_nd(axes):
+    # Without this nothing is marked as varying, and a shard_map that is traced once more refuses what it gets.
+    checked = any(_varies(atom) for atom in (*equation.invars, *equation.outvars))
+    with equation.ctx.manager, private_core.extend_axis_env_nd(axes), private_config._check_vma(checked):
         yield
+
+
+def _varies(atom: Atom) -> bool:
+    kind = getattr(atom.aval, "manual_axis_type", None)
+    return kind is not None and bool(kind.varying)
 
 
 def traced_like(

@@ -75,6 +75,12 @@ def _results(equation: Any) -> list[tuple[Any, Any]]:
     ]
 
 
+def _operands(equation: Any) -> dict[tuple[Any, str], Any]:
+    """What the inside calls each operand, by the operand and its spec."""
+    triples = zip(equation.invars, equation.params["in_specs"], _inner(equation).invars, strict=True)
+    return {(atom, str(spec)): inner for atom, spec, inner in triples if not jaxprs.is_literal(atom)}
+
+
 def _detour(equations: Sequence[Any], first: Any, second: Any) -> bool:
     """Whether something outside both is between them: it reads the first, and the second reads it."""
     others = [equation for equation in equations if equation is not second]
@@ -94,9 +100,13 @@ def _merged(first: Any, second: Any, read: Collection[Any]) -> Any:
     passed = dict(zip(first.outvars, first_body.outvars, strict=True))
     names: dict[Any, Any] = {}
     kept: list[int] = []
+    given = _operands(first)
     for position, (atom, inner) in enumerate(zip(second.invars, second_body.invars, strict=True)):
+        spec = second.params["in_specs"][position]
         if not jaxprs.is_literal(atom) and atom in passed:
             names[inner] = passed[atom]
+        elif not jaxprs.is_literal(atom) and (same := given.get((atom, str(spec)))) is not None:
+            names[inner] = same
         else:
             kept.append(position)
 

@@ -12,6 +12,7 @@ from typing import Any
 from hloscope.rewrite import jaxprs
 from hloscope.rewrite.analysis import Found, Program
 from hloscope.rewrite.kernels import donations, replacement
+from hloscope.rewrite.layouts import in_given_order
 from hloscope.rewrite.masks import without_mask
 from hloscope.rewrite.order import needed_by, operands, sorted_equations
 
@@ -63,7 +64,7 @@ def _spliced(body: Any, equations: list[Any], chosen: Sequence[Found]) -> list[A
         elif not replaced.issuperset(old.outvars):
             # Other results of it are still read: those that were replaced get a name that nobody reads.
             graph.append(_without(equation, replaced))
-    graph = sorted_equations(_needed(graph, body), body)
+    graph = sorted_equations(_needed(in_given_order(graph), body), body)
     final: list[Any] = []
     for entry in graph:
         final += _kernel(entry, graph, body) if isinstance(entry, _Stand) else [entry]
