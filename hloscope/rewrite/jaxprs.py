@@ -243,7 +243,8 @@ def context_of(equation: Equation) -> Generator[None]:
     axes = [(name, mesh.shape[name]) for name in getattr(mesh, "manual_axes", ())]
     # Without this nothing is marked as varying, and a shard_map that is traced once more refuses what it gets.
     checked = any(_varies(atom) for atom in (*equation.invars, *equation.outvars))
-    with equation.ctx.manager, private_core.extend_axis_env_nd(axes), private_config._check_vma(checked):
+    marking = private_config._check_vma(checked)  # pyright: ignore[reportPrivateUsage]
+    with equation.ctx.manager, private_core.extend_axis_env_nd(axes), marking:
         yield
 
 

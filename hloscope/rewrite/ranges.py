@@ -165,8 +165,9 @@ class RangesBelow(RangesBehind):
             left, right = mask.args
             for op, row, bound in ((mask.op, left, right), (FLIPPED[mask.op], right, left)):
                 limit = scalar_of(bound)
-                numbered = limit is not None and is_row_number(row) and op in ("lt", "ge")
-                if numbered and self.limits.same(limit, self.limit, self.rows):
+                if limit is None or not is_row_number(row) or op not in ("lt", "ge"):
+                    continue
+                if self.limits.same(limit, self.limit, self.rows):
                     return op == "lt"
         return Ranges._verdict(self, mask)
 

@@ -97,10 +97,12 @@ class Symbols:
 
     def source_of(self, expr: Expr) -> Expr | None:
         """The value whose items are those of an atom, in whatever loop it is looked at; None if nobody knows."""
-        name: Any = expr.params
-        while expr.op == "atom" and isinstance(name, tuple) and name[:1] == ("at",):
-            name = cast("tuple[Any, ...]", name)[3]
-        return self._sources.get(name) if expr.op == "atom" else None
+        if expr.op != "atom":
+            return None
+        name = expr.params
+        while isinstance(name, tuple) and cast("tuple[Any, ...]", name)[:1] == ("at",):
+            name = cast("tuple[Hashable, ...]", name)[3]
+        return self._sources.get(cast("Hashable", name))
 
     def binary(self, op: str, left: Expr, right: Expr) -> Expr:
         """A scalar operation on two scalars."""
