@@ -97,6 +97,7 @@ class StepTime:
     calibrated: bool
     model: str | None  # by whose figures, one line
     scheduler: CompilerSchedule | None = None  # what the compiler's own scheduler expects, by crude costs
+    timeline: Timeline | None = None  # what it was summed from
 
 
 def estimate_step(
@@ -140,6 +141,7 @@ def estimate_step(
         calibrated=costs.chip.validated or costs.chip.figures_from is not None,
         model=_model(costs.chip),
         scheduler=scheduler,
+        timeline=timeline,
     )
 
 

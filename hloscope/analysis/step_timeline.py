@@ -9,14 +9,14 @@ bandwidth is not modelled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.costs import is_collective
 from hloscope.hlo import async_operation, is_async_start, start_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from hloscope.analysis.costs import Costs
     from hloscope.hlo import Computation, Instruction, Module
@@ -29,11 +29,14 @@ _CALLS = frozenset({"while", "call", "conditional"})
 class Interval:
     """An asynchronous operation in one run of its computation, in seconds. None is unknown.
 
-    `duration` is what it takes, `exposed` what the step waits for it at its done.
+    `begins` is when it has what it uses, counted from the run's begin, `duration` what it takes, `exposed` what the
+    step waits for it at its done. `resource` is what it uses.
     """
 
     start: Instruction
     work: Instruction
+    resource: Resource
+    begins: float
     duration: float | None
     exposed: float | None
 
@@ -41,10 +44,13 @@ class Interval:
 @dataclass(slots=True, kw_only=True)
 class Line:
     """One run of a computation. `seconds` counts what is known; `unknown` are instructions without a time
-    and loops without a trip count, `own` the seconds of the instructions that run one by one."""
+    and loops without a trip count, `own` the seconds of the instructions that run one by one, `calls` those of loops,
+    calls and conditionals. `begins` tells when both begin, counted from the run's begin."""
 
     seconds: float = 0.0
     own: dict[int, float] = field(default_factory=dict[int, float])
+    calls: dict[int, float] = field(default_factory=dict[int, float])
+    begins: dict[int, float] = field(default_factory=dict[int, float])
     intervals: list[Interval] = field(default_factory=list[Interval])
     unknown: list[Instruction] = field(default_factory=list["Instruction"])
     chosen: dict[int, Computation] = field(default_factory=dict[int, "Computation"])  # branches
@@ -79,7 +85,9 @@ class Timeline:
             elif opcode.endswith("-done"):
                 self._land(start_of(instruction), line, flying)
             elif opcode in _CALLS:
-                line.seconds += self._call(instruction, line)
+                line.begins[instruction.id] = line.seconds
+                line.calls[instruction.id] = seconds = self._call(instruction, line)
+                line.seconds += seconds
             else:
                 self._step(instruction, line)
         for start in [interval.start for interval, _ in flying.values()]:
@@ -91,6 +99,7 @@ class Timeline:
         if seconds is None:
             line.unknown.append(instruction)
         elif seconds:
+            line.begins[instruction.id] = line.seconds
             line.own[instruction.id] = seconds
             line.seconds += seconds
 
@@ -100,7 +109,10 @@ class Timeline:
         key = self._resource(work)
         begins = max(line.seconds, free.get(key, 0.0))
         free[key] = ends = begins + (duration or 0.0)
-        return Interval(start=start, work=work, duration=duration, exposed=None), ends
+        interval = Interval(
+            start=start, work=work, resource=key, begins=begins, duration=duration, exposed=None
+        )
+        return interval, ends
 
     def _duration(self, start: Instruction, line: Line) -> float | None:
         if start.opcode != "async-start":
@@ -121,14 +133,7 @@ class Timeline:
         interval, ends = flying.pop(start.id)
         wait = max(0.0, ends - line.seconds)
         line.seconds += wait
-        line.intervals.append(
-            Interval(
-                start=start,
-                work=interval.work,
-                duration=interval.duration,
-                exposed=None if interval.duration is None else wait,
-            )
-        )
+        line.intervals.append(replace(interval, exposed=None if interval.duration is None else wait))
 
     def _call(self, call: Instruction, line: Line) -> float:
         called = call.called_computations
@@ -174,13 +179,13 @@ class Timeline:
         return [] if trips is None or len(called) < 2 else [(called[0], trips), (called[1], trips + 1)]
 
 
-def resource_of(axes: Callable[[Instruction], object]) -> Callable[[Instruction], Resource]:
+def resource_of(axes: Callable[[Instruction], Sequence[str] | None]) -> Callable[[Instruction], Resource]:
     """What work uses: links by the mesh axes that `axes` tells of a collective, else a thread or the copy engines."""
 
     def resource(work: Instruction) -> Resource:
         thread = work.computation.execution_thread or work.execution_thread
         if is_collective(work):
-            return ("links", str(axes(work)))
+            return ("links", " × ".join(axes(work) or ("of unknown axes",)))
         return ("thread", thread) if thread else ("copies",)
 
     return resource

@@ -40,9 +40,14 @@ def overrun(memory: Memory, findings: Sequence[Finding]) -> Overrun | None:
     used, limit = memory.total_bytes, memory.hbm_limit_bytes
     if used is None or limit is None or used <= limit:
         return None
-    named = [Named(finding=f, peak_bytes=_alive(memory, f)) for f in findings]
+    named = [Named(finding=f, peak_bytes=_alive(memory, f)) for f in findings if not _is_of_time_alone(f)]
     named = sorted((n for n in named if n.peak_bytes), key=lambda n: -n.peak_bytes)
     return Overrun(used_bytes=used, limit_bytes=limit, named=tuple(named))
+
+
+def _is_of_time_alone(finding: Finding) -> bool:
+    """Whether it costs time and no bytes, as a wait for a collective does: mending it frees nothing."""
+    return finding.saved_seconds is not None and finding.saved_bytes is None and finding.held_bytes is None
 
 
 def _alive(memory: Memory, finding: Finding) -> int:

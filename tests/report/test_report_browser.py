@@ -129,6 +129,28 @@ def test_a_tile_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
     assert buffer.label[:20] in tab.locator("#life h3").inner_text()
 
 
+def test_lanes_are_drawn_and_chosen(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    tab.locator("#lanes").scroll_into_view_if_needed()
+    assert tab.locator("#lanes .barlayer .point").count() > 100
+    choices = tab.locator("#lane-choices button")
+    assert choices.count() > 2
+    whole = "document.getElementById('lanes').layout.xaxis.range[1]"
+    first = tab.evaluate(whole)
+    choices.nth(1).click()
+    assert choices.nth(1).get_attribute("aria-pressed") == "true"
+    assert tab.evaluate(whole) != first
+
+
+def test_a_finding_shows_its_neighbours(deepseek: Opened) -> None:
+    tab, finding = deepseek.tab, deepseek.report.findings[0]
+    tab.locator("#finding-0 details.neighbours summary").click()
+    tab.wait_for_selector("#graph-0 .scatterlayer .textpoint")
+    names = tab.locator("#graph-0 .scatterlayer .textpoint").all_text_contents()
+    assert names[0] == finding.instructions[0].name
+    assert len(names) > 2
+
+
 def test_tables_are_sorted_and_filtered(deepseek: Opened) -> None:
     tab, families = deepseek.tab, deepseek.report.census.families
     heading = tab.locator("#census thead th", has_text="runs")

@@ -136,7 +136,13 @@ def test_a_module_of_which_little_is_known_has_a_page_too(tmp_path: Path) -> Non
     )
     page = load(path).to_html()
     assert "unknown" in page
-    assert embedded(page)["charts"] == {"curve": None, "treemaps": {}, "roofline": None}
+    assert embedded(page)["charts"] == {
+        "curve": None,
+        "treemaps": {},
+        "roofline": None,
+        "lanes": {},
+        "graphs": {},
+    }
 
 
 def test_names_stay_names(hostile: Report) -> None:

@@ -9,6 +9,7 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hloscope.analysis.place import layer_of_name
 from hloscope.report.terminal import cut
 from hloscope.units import duration, size, where
 
@@ -44,7 +45,7 @@ def memory_curve(memory: Memory) -> Figure | None:
         "mode": "lines",
         "fill": "tozeroy",
         "line": {"shape": "hv", "width": 1.5, "color": BLUE},
-        "customdata": [[_text(p.instruction), size(p.bytes)] for p in memory.live],
+        "customdata": [[text(p.instruction), size(p.bytes)] for p in memory.live],
         "hovertemplate": "%{customdata[1]} alive<br>step %{x:,}: %{customdata[0]}<extra></extra>",
     }
     layout: dict[str, Any] = {
@@ -64,7 +65,7 @@ def memory_curve(memory: Memory) -> Figure | None:
         top = memory.peak_bytes / GIB
         peak = {"x": memory.peak_position, "y": top, "text": f"peak {size(memory.peak_bytes)}", "ay": -28}
         layout["annotations"].append(peak)
-    return _checked([alive], layout)
+    return checked([alive], layout)
 
 
 def _levels(memory: Memory) -> Iterator[tuple[float, str, dict[str, Any]]]:
@@ -85,10 +86,14 @@ def peak_treemaps(memory: Memory) -> dict[str, Figure]:
     """The buffers alive at the peak as treemaps: by what they are, by source file; empty if not known."""
     if not memory.buffers_at_peak:
         return {}
-    return {
+    drawn = {
         "by phase and family": _treemap(_by_family(memory)),
         "by source file": _treemap(_by_source(memory.buffers_at_peak)),
     }
+    # A program may number no layer: then one is a trip of a loop.
+    if any(layer_of_name(b.op_name) for b in memory.buffers_at_peak):
+        drawn["by layer"] = _treemap(_by_layer(memory.buffers_at_peak))
+    return drawn
 
 
 def roofline(time: StepTime) -> Figure | None:
@@ -108,7 +113,7 @@ def roofline(time: StepTime) -> Figure | None:
             "opacity": 0.7,
         },
         "customdata": [
-            [_text(p.family), duration(p.seconds), p.compute_share, p.bandwidth_share] for p in points
+            [text(p.family), duration(p.seconds), p.compute_share, p.bandwidth_share] for p in points
         ],
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]} · %{x:,.1f} FLOP per byte<br>"
         "%{customdata[2]:.0%} of peak FLOP/s, %{customdata[3]:.0%} of peak HBM<extra></extra>",
@@ -118,7 +123,7 @@ def roofline(time: StepTime) -> Figure | None:
         "yaxis": {"title": {"text": "share of the nearer peak"}, "tickformat": ".0%", "rangemode": "tozero"},
         "showlegend": False,
     }
-    return _checked([trace], layout)
+    return checked([trace], layout)
 
 
 # Path from the root, bytes, phase, number of the buffer or -1. What stands before a NUL keeps like names apart.
@@ -129,7 +134,7 @@ def _by_family(memory: Memory) -> Iterable[Tile]:
     number = {id(b): i for i, b in enumerate(memory.buffers_at_peak)}
     for index, family in enumerate(memory.families_at_peak):
         phase = family.phases[0] if len(family.phases) == 1 else "several phases"
-        path = (phase, f"{index}\0{_text(family.label)} {_text(family.shape)}")
+        path = (phase, f"{index}\0{text(family.label)} {text(family.shape)}")
         for buffer in family.buffers[:_TILES]:
             yield (*path, _tile_name(buffer)), buffer.bytes, phase, number[id(buffer)]
         rest = family.buffers[_TILES:]
@@ -137,14 +142,29 @@ def _by_family(memory: Memory) -> Iterable[Tile]:
             yield (*path, f"{len(rest)} more"), sum(b.bytes for b in rest), phase, -1
 
 
+Groups = dict[tuple[str, ...], list[tuple[int, "Buffer"]]]  # by path, with the numbers of the buffers
+
+
 def _by_source(buffers: Sequence[Buffer]) -> Iterable[Tile]:
-    groups: dict[tuple[str, str], list[tuple[int, Buffer]]] = {}
+    groups: Groups = {}
     for number, buffer in enumerate(buffers):
         place = where(buffer.source)
         file, _, line = place.rpartition(":")
-        groups.setdefault((file or "source unknown", line or buffer.kind), []).append((number, buffer))
-    for (file, line), members in groups.items():
-        path = (_text(file), f"line {line}" if line.isdigit() else line)
+        path = (text(file or "source unknown"), f"line {line}" if line.isdigit() else line or buffer.kind)
+        groups.setdefault(path, []).append((number, buffer))
+    return _tiles(groups)
+
+
+def _by_layer(buffers: Sequence[Buffer]) -> Iterable[Tile]:
+    groups: Groups = {}
+    for number, buffer in enumerate(buffers):
+        path = (text(layer_of_name(buffer.op_name) or "outside of layers"), text(buffer.phase))
+        groups.setdefault(path, []).append((number, buffer))
+    return _tiles(groups)
+
+
+def _tiles(groups: Groups) -> Iterable[Tile]:
+    for path, members in groups.items():
         for number, buffer in members[:_TILES]:
             yield (*path, _tile_name(buffer)), buffer.bytes, buffer.phase, number
         rest = [b for _, b in members[_TILES:]]
@@ -154,12 +174,12 @@ def _by_source(buffers: Sequence[Buffer]) -> Iterable[Tile]:
 
 def _tile_name(buffer: Buffer) -> str:
     shape = buffer.shape.short if buffer.shape is not None else ""
-    return f"{_text(buffer.label)} {_text(shape)}"
+    return f"{text(buffer.label)} {text(shape)}"
 
 
-def _text(text: str) -> str:
+def text(name: str) -> str:
     """A name as plotly shows it as it is: it would take tags for its own markup."""
-    return escape(cut(text, _LONGEST), quote=False)
+    return escape(cut(name, _LONGEST), quote=False)
 
 
 def _treemap(tiles: Iterable[Tile]) -> Figure:
@@ -185,7 +205,7 @@ def _treemap(tiles: Iterable[Tile]) -> Figure:
         "maxdepth": 3,
         "tiling": {"pad": 1},
     }
-    return _checked([trace], {})
+    return checked([trace], {})
 
 
 @dataclass(slots=True)
@@ -211,7 +231,7 @@ def _label(name: str) -> str:
     return name.rpartition("\0")[2]
 
 
-def _checked(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Figure:
+def checked(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Figure:
     """A figure as plotly's schema allows it. Raises ValueError for a property that plotly does not know."""
     graph_objects: Any = import_module("plotly.graph_objects")
     whole = {"margin": {"l": 60, "r": 16, "t": 24, "b": 48}, "template": "none", **layout}

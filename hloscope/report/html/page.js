@@ -104,11 +104,30 @@ function drawCurve() {
   });
 }
 
+// Buttons that choose one of several charts; the one that is shown is pressed.
+function drawChosen(place, charts, drawOne) {
+  const names = Object.keys(charts);
+  const group = document.getElementById(place);
+  if (!group || !names.length) return;
+  const show = (name) => {
+    for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.name === name));
+    drawOne(name);
+  };
+  if (!group.children.length)
+    for (const name of names) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.dataset.name = name;
+      button.textContent = name;
+      button.addEventListener("click", () => show(name));
+      group.append(button);
+    }
+  show(group.querySelector('[aria-pressed="true"]')?.dataset.name ?? names[0]);
+}
+
 function drawTreemap(name) {
   const treemap = draw("treemap", data.charts.treemaps[name]);
   if (!treemap) return;
-  for (const button of document.querySelectorAll("#choices button"))
-    button.setAttribute("aria-pressed", String(button.textContent === name));
   treemap.removeAllListeners?.("plotly_treemapclick");
   treemap.on("plotly_treemapclick", (event) => {
     const index = event.points[0].customdata?.[0] ?? -1;
@@ -118,22 +137,13 @@ function drawTreemap(name) {
 }
 
 function drawCharts() {
-  const names = Object.keys(data.charts.treemaps);
-  const choices = document.getElementById("choices");
-  if (choices && !choices.children.length)
-    for (const name of names) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.textContent = name;
-      button.addEventListener("click", () => drawTreemap(name));
-      choices.append(button);
-    }
   drawCurve();
   draw("roofline", data.charts.roofline);
   if (kept === null && data.peak !== null) showAlive(data.peak);
-  const pressed = document.querySelector('#choices button[aria-pressed="true"]');
-  if (names.length) drawTreemap(pressed?.textContent ?? names[0]);
+  drawChosen("choices", data.charts.treemaps, drawTreemap);
+  drawChosen("lane-choices", data.charts.lanes, (name) => draw("lanes", data.charts.lanes[name]));
   drawLife();
+  drawNeighbours();
 }
 
 async function makeTables() {
@@ -161,6 +171,12 @@ function listen(table) {
   table.addEventListener("keydown", (event) => event.key === "Enter" && open(event));
 }
 
+// A chart that is folded away has no size yet: it is drawn when it is opened.
+function drawNeighbours() {
+  for (const details of document.querySelectorAll("details.neighbours[open]"))
+    draw(`graph-${details.dataset.graph}`, data.charts.graphs[Number(details.dataset.graph)]);
+}
+
 function setTheme(theme) {
   root.dataset.theme = theme;
   root.classList.toggle("dark", theme === "dark");
@@ -176,6 +192,8 @@ async function start() {
   script.textContent = await unpacked("plotly");
   document.head.append(script);
   drawCharts();
+  for (const details of document.querySelectorAll("details.neighbours"))
+    details.addEventListener("toggle", drawNeighbours);
   await makeTables();
   root.dataset.ready = "yes";
 }

@@ -24,18 +24,28 @@ if TYPE_CHECKING:
 _HERE = files("hloscope.report.html")
 # A list of users or of instructions longer than this tells nothing more.
 _USERS = 20
+# Findings whose first instruction is drawn among its neighbours.
+_DRAWN = 20
 
 
 def render_html(report: Report) -> str:
     """The report as one HTML page that opens offline. Raises UserError if the libraries for it are missing."""
     require_libraries()
     from hloscope.report.html import charts
+    from hloscope.report.html.lanes import lanes
+    from hloscope.report.html.neighbours import neighbours
     from hloscope.report.html.tables import census, collectives, findings, temporaries
 
     drawn = {
         "curve": charts.memory_curve(report.memory),
         "treemaps": charts.peak_treemaps(report.memory),
         "roofline": charts.roofline(report.time),
+        "lanes": lanes(report.time),
+    }
+    graphs = {
+        number: neighbours(finding.instructions[0])
+        for number, finding in enumerate(report.findings[:_DRAWN])
+        if finding.instructions
     }
     return _template().render(
         report=report,
@@ -43,12 +53,14 @@ def render_html(report: Report) -> str:
         memory=report.memory,
         time=report.time,
         has_roofline=drawn["roofline"] is not None,
+        has_lanes=bool(drawn["lanes"]),
+        graphs=graphs,
         verdict=_verdict(report),
         findings=findings(report),
         tables=[t for t in (temporaries(report), census(report), collectives(report)) if t.rows],
         data=_embedded(
             {
-                "charts": drawn,
+                "charts": drawn | {"graphs": graphs},
                 "peak": report.memory.peak_position,
                 "buffers": [_buffer(b) for b in report.memory.buffers_at_peak],
                 "temporaries": [_buffer(b) for b in report.memory.largest_temporaries],
