@@ -251,7 +251,7 @@ class ComputationReader:
     def _infer(self, proto: protos.Instruction, start: int) -> None:
         """Give an instruction the shape that its text leaves out."""
         ids, found = proto.operand_ids, self._body.found
-        if proto.opcode == "call":
+        if proto.opcode in ("call", "conditional"):
             ids, found = proto.called_computation_ids, self._results
         known = [found[i].shape for i in ids if i in found]
         shape = inferred_shape(proto, known) if len(known) == len(ids) else None

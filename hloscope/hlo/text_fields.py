@@ -26,7 +26,7 @@ _METADATA_NUMBERS = frozenset(
 _KEY = re.compile(r"\s*+,?\s*+([^\s,={}\"]++)\s*+=\s*+")
 _FRONTEND_VALUE = re.compile(rf"{STRING}|[^\s,{{}}\"]++", re.DOTALL)
 _WINDOW = re.compile(r"\s*+,?\s*+(\w++)=([^\s,{}]++)", re.ASCII)
-_SLICE = re.compile(r"\[(\d{1,18}):(\d{1,18})(?::(\d{1,18}))?\]", re.ASCII)
+_SLICE = re.compile(r"\[\s*(\d{1,18})\s*:\s*(\d{1,18})\s*(?::\s*(\d{1,18})\s*)?\]", re.ASCII)
 _LABELS = re.compile(r"([0-9bf?]+)_([0-9io?]+)->([0-9bf?]+)")
 _ALIAS = re.compile(r"(\{[^{}]*\})\s*:\s*\(\s*(\d+)\s*,\s*(\{[^{}]*\})\s*(?:,\s*([\w-]+)\s*)?\)", re.ASCII)
 

@@ -8,10 +8,10 @@ from hloscope.hlo import protos
 
 _TOKEN, _PRED, _U32, _TUPLE = 17, 1, 8, 13
 _PARTS = {15: 11, 18: 12}  # c64 is made of f32, c128 of f64
-# Of a call, `operands` are the result of what it calls.
+# Of a call or a conditional, `operands` are the results of what it calls.
 _SAME = frozenset({
     "abs", "acos", "acosh", "add", "add-dependency", "and", "asin", "asinh", "atan", "atan2", "atanh", "call",
-    "cbrt", "ceil", "copy", "cosh", "cosine", "count-leading-zeros", "divide", "erf", "exponential",
+    "cbrt", "ceil", "conditional", "copy", "cosh", "cosine", "count-leading-zeros", "divide", "erf", "exponential",
     "exponential-minus-one", "floor", "log", "log-plus-one", "logistic", "maximum", "minimum", "multiply",
     "negate", "not", "optimization-barrier", "or", "popcnt", "power", "remainder", "reverse",
     "round-nearest-afz", "round-nearest-even", "rsqrt", "shift-left", "shift-right-arithmetic",
@@ -98,6 +98,46 @@ def _reduced(proto: protos.Instruction, operands: Sequence[protos.Shape]) -> lis
     return [size for d, size in enumerate(operands[0].dimensions) if d not in proto.dimensions]
 
 
+def _windowed(sizes: Sequence[int], window: protos.Window) -> list[int] | None:
+    """How often a window fits into each dimension, as it moves over it."""
+    if len(sizes) != len(window.dimensions):
+        return None
+    return _if_sizes([_positions(size, w) for size, w in zip(sizes, window.dimensions, strict=True)])
+
+
+def _positions(size: int, window: protos.WindowDimension) -> int:
+    reach = (size - 1) * window.base_dilation + 1 if size > 0 else 0
+    reach += window.padding_low + window.padding_high
+    covered = (window.size - 1) * window.window_dilation + 1
+    return (reach - covered) // max(1, window.stride) + 1 if 0 < covered <= reach else 0
+
+
+def _reduced_in_windows(proto: protos.Instruction, operands: Sequence[protos.Shape]) -> list[int] | None:
+    return _windowed(operands[0].dimensions, proto.window) if len(operands) == 2 else None
+
+
+def _convolved(proto: protos.Instruction, operands: Sequence[protos.Shape]) -> list[int] | None:
+    """Of a convolution: batch, the kernel's output features, and the positions of the window."""
+    numbers = proto.convolution_dimension_numbers
+    if len(operands) != 2:
+        return None
+    left, right = operands[0].dimensions, operands[1].dimensions
+    taken = (numbers.input_batch_dimension, *numbers.input_spatial_dimensions)
+    places = (
+        numbers.output_batch_dimension,
+        numbers.output_feature_dimension,
+        *numbers.output_spatial_dimensions,
+    )
+    if any(not 0 <= d < len(left) for d in taken) or sorted(places) != list(range(len(left))):
+        return None
+    positions = _windowed([left[d] for d in numbers.input_spatial_dimensions], proto.window)
+    if positions is None or not 0 <= numbers.kernel_output_feature_dimension < len(right):
+        return None
+    batch = left[numbers.input_batch_dimension] // max(1, proto.batch_group_count)
+    found = (batch, right[numbers.kernel_output_feature_dimension], *positions)
+    return [size for _, size in sorted(zip(places, found, strict=True))]
+
+
 def _if_sizes(sizes: list[int]) -> list[int] | None:
     return sizes if all(0 <= size < 2**63 for size in sizes) else None
 
@@ -108,6 +148,8 @@ _WORKED_OUT: dict[str, Callable[[protos.Instruction, Sequence[protos.Shape]], li
     "pad": _padded,
     "dot": _multiplied,
     "reduce": _reduced,
+    "reduce-window": _reduced_in_windows,
+    "convolution": _convolved,
 }
 
 

@@ -118,6 +118,8 @@ def _integers(numbers: Sequence[re.Match[str]], low: int, high: int) -> list[int
         if text is None or _INTEGER.fullmatch(text) is None:
             raise MalformedError("expected an integer in this constant")
         value = int(_WORDS[text]) if text in ("true", "false") else int(text)
+        if value == -1 and high == 2**64:
+            value = high - 1  # XLA reads u64's largest so
         if not low <= value < high:
             raise MalformedError(f"{value} does not fit the constant's type")
         values.append(value)
