@@ -105,7 +105,7 @@ class Instruction:
     @property
     def is_root(self) -> bool:
         """Whether this is its computation's result."""
-        return self.computation.proto.root_id == self.id
+        return self.computation.root is self
 
     @property
     def op_name(self) -> str:
@@ -195,7 +195,7 @@ class Instruction:
 class Computation:
     """One HLO computation: the entry, a fusion's body, a loop's body or condition, a reducer, ..."""
 
-    __slots__ = ("_users", "by_id", "id", "instructions", "module", "proto")
+    __slots__ = ("_users", "by_id", "id", "instructions", "module", "proto", "root")
 
     proto: Final[protos.Computation]
     """The message itself (do not change it)."""
@@ -207,6 +207,8 @@ class Computation:
     """Every instruction, operands before users."""
     by_id: Final[Mapping[int, Instruction]]
     """Instructions by id."""
+    root: Final[Instruction]
+    """The instruction whose value is the computation's result."""
 
     def __init__(self, proto: protos.Computation, module: Module, callees: Mapping[int, Computation]) -> None:
         """`callees` are the computations before this one, by id. Raises UserError where it is not sound."""
@@ -221,6 +223,7 @@ class Computation:
             raise UserError(f"computation {proto.name!r} has no root or two instructions with one id")
         self.by_id = by_id
         self.instructions = tuple(by_id.values())
+        self.root = by_id[proto.root_id]
         self._users: dict[int, tuple[Instruction, ...]] | None = None
 
     @property
@@ -238,12 +241,6 @@ class Computation:
         """The thread that runs this computation, e.g. `sparsecore`; None for the main one."""
         thread = self.proto.execution_thread
         return thread if thread and thread != "main" else None
-
-    @property
-    def root(self) -> Instruction:
-        """The instruction whose value is the computation's result."""
-        last = self.instructions[-1]
-        return last if last.id == self.proto.root_id else self.by_id[self.proto.root_id]
 
     @property
     def parameters(self) -> tuple[Instruction, ...]:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from hloscope.errors import UserError
+from hloscope.hlo import protos
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from hloscope.hlo import protos
 
 # More devices than any machine has: a larger number is damage, and expanding it would take the memory.
 _MOST_DEVICES = 2**22
@@ -55,8 +54,6 @@ class ReplicaGroups:
 @lru_cache(maxsize=2**16)
 def decode_pair(message: bytes) -> tuple[int, int]:
     """From which device to which a pair of a permutation sends. Raises UserError for a damaged one."""
-    from hloscope.hlo import protos
-
     try:
         pair = protos.SourceTarget.FromString(message)
     except DecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,34 +32,40 @@ class StackFrames:
         self._proto = proto
         self._cache: dict[int, tuple[SourceFrame, ...]] = {}
         self._user: dict[int, SourceFrame | None] = {}
+        self._locations: dict[int, SourceFrame | None] = {}
 
     def frames(self, frame_id: int) -> tuple[SourceFrame, ...]:
         """The stack of a frame id, innermost first; empty where the module does not have it."""
         known = self._cache.get(frame_id)
         if known is None:
-            known = self._cache[frame_id] = self._walk(frame_id)
+            known = self._cache[frame_id] = tuple(self._walk(frame_id))
         return known
 
     def user_frame(self, frame_id: int) -> SourceFrame | None:
         """The innermost frame of a stack that is not inside jax itself, else the innermost; None of no stack."""
         if frame_id not in self._user:
-            frames = self.frames(frame_id)
-            inside = next((f for f in frames if "/jax/" not in f.file), None)
-            self._user[frame_id] = inside or (frames[0] if frames else None)
+            # Most stacks are asked for this frame only, which is near their inner end.
+            inside = next((f for f in self._walk(frame_id) if "/jax/" not in f.file), None)
+            self._user[frame_id] = inside or next(self._walk(frame_id), None)
         return self._user[frame_id]
 
-    def _walk(self, frame_id: int) -> tuple[SourceFrame, ...]:
+    def _walk(self, frame_id: int) -> Iterator[SourceFrame]:
         table = self._proto.stack_frames
-        frames: list[SourceFrame] = []
-        while 0 < frame_id <= len(table) and len(frames) < _DEEPEST:
+        for _ in range(_DEEPEST):
+            if not 0 < frame_id <= len(table):
+                return
             frame = table[frame_id - 1]
             location = self._location(frame.file_location_id)
             if location:
-                frames.append(location)
+                yield location
             frame_id = frame.parent_frame_id
-        return tuple(frames)
 
     def _location(self, location_id: int) -> SourceFrame | None:
+        if location_id not in self._locations:
+            self._locations[location_id] = self._decode(location_id)
+        return self._locations[location_id]
+
+    def _decode(self, location_id: int) -> SourceFrame | None:
         locations = self._proto.file_locations
         if not 0 < location_id <= len(locations):
             return None
