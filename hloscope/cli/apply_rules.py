@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloscope.cli.output import JsonOutput, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
 from hloscope.report.verdict import parse_codes
@@ -38,6 +38,7 @@ class Request:
     verify: bool = False
     verify_on: str = "cpu:8"
     json: str | None = None
+    html: str | None = None
     valid_fraction: float | None = None
     fresh: bool = False
     timeout: float | None = None
@@ -70,12 +71,18 @@ def run(request: Request) -> int:
         timeout=request.timeout,
         fresh=request.fresh,
     )
-    with JsonOutput(request.json) as output, progress(quiet=request.quiet) as on_event:
+    with (
+        JsonOutput(request.json) as output,
+        HtmlOutput(request.html) as page,
+        progress(quiet=request.quiet) as on_event,
+    ):
         begin = _silent if request.quiet else _tell
         planner = Planner(target=request.target, options=options, begin=begin, on_event=on_event)
         planned, proposal = _plan(planner, request)
         if output.wanted:
             output.write_json(planned.to_dict())
+        if page.wanted:
+            page.write_whole(planned.to_html())
     if not output.is_standard:
         _write(planned, proposal, request)
     return _verdict(planned)

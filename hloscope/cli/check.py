@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request, examine, no_collector, settle
 from hloscope.cli.formats import Format
-from hloscope.cli.output import ReportOutput, write_text
+from hloscope.cli.output import HtmlOutput, ReportOutput, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,6 +27,7 @@ class Form:
 
     format: Format = Format.TEXT
     output: str | None = None
+    html: str | None = None
     everything: bool = False
 
 
@@ -34,8 +35,10 @@ def run(request: Request, form: Form) -> int:
     """Check, write, and return the exit code. What can be refused is refused before a compile."""
     with no_collector():
         settings = settle(request, gate=True)
-        with ReportOutput(form.output) as output:
+        with ReportOutput(form.output) as output, HtmlOutput(form.html) as page:
             verdict, failure = examine(request, settings)
+            if page.wanted:
+                page.write(verdict.report)
             if output.wanted and not output.is_standard:
                 output.write_whole(_text_of(verdict, form))
             if form.format is Format.TEXT or (output.wanted and not output.is_standard):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request as Opening
 from hloscope.cli.examine import no_collector, open_request
-from hloscope.cli.output import JsonOutput, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
 from hloscope.errors import UserError
 from hloscope.report.diff import Diff, compare
 from hloscope.report.diff_side import Side, is_report, read_side, side_of
@@ -31,6 +31,7 @@ class Request:
     topology: str | None = None
     module: str | None = None
     json: str | None = None
+    html: str | None = None
     fail_on: str | None = None
     tolerance: str = "1%"
     everything: bool = False
@@ -44,9 +45,11 @@ def run(request: Request) -> int:
     if request.fail_on not in (None, "regression"):
         raise UserError(f"--fail-on takes regression, not {request.fail_on!r}")
     tolerance = parse_share(request.tolerance)
-    with no_collector(), JsonOutput(request.json) as output:
+    with no_collector(), JsonOutput(request.json) as output, HtmlOutput(request.html) as page:
         diff = compare(_side(request, request.before), _side(request, request.after))
         worse = diff.regressions(tolerance)
+        if page.wanted:
+            page.write_whole(diff.to_html(tolerance))
         if output.wanted:
             output.write_json({**diff.to_dict(), "regressions": list(worse)})
         if not output.is_standard:

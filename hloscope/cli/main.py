@@ -260,6 +260,7 @@ def apply_rules(
     verify: Verify = False,
     verify_on: VerifyOn = "cpu:8",
     json: Json = None,
+    html: Html = None,
     valid_fraction: ValidFraction = None,
     fresh: Fresh = False,
     timeout: Timeout = None,
@@ -287,6 +288,7 @@ def apply_rules(
             verify=verify,
             verify_on=verify_on,
             json=json,
+            html=html,
             valid_fraction=valid_fraction,
             fresh=fresh,
             timeout=timeout,
@@ -302,6 +304,7 @@ def check(
     module: ModuleName = None,
     format: CheckFormat = Format.TEXT,
     output: CheckOutput = None,
+    html: Html = None,
     valid_fraction: ValidFraction = None,
     chip_figures: ChipFigures = None,
     fail_on: FailOn = None,
@@ -340,7 +343,8 @@ def check(
         timeout=timeout,
         quiet=quiet,
     )
-    return partial(command.run, request, command.Form(format=format, output=output, everything=everything))
+    form = command.Form(format=format, output=output, html=html, everything=everything)
+    return partial(command.run, request, form)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -385,6 +389,7 @@ def diff(
     topology: TopologyName = None,
     module: ModuleName = None,
     json: Json = None,
+    html: Html = None,
     fail_on: FailOnRegression = None,
     tolerance: Tolerance = "1%",
     everything: All = False,
@@ -405,6 +410,7 @@ def diff(
         topology=topology,
         module=module,
         json=json,
+        html=html,
         fail_on=fail_on,
         tolerance=tolerance,
         everything=everything,

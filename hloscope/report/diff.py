@@ -85,6 +85,13 @@ class Diff:
         )
         return (*grown, *new)
 
+    def to_html(self, tolerance: float) -> str:
+        """The diff as one HTML page that opens offline, with its `regressions`. Raises UserError without the extra
+        `html`."""
+        from hloscope.report.html import render_diff
+
+        return render_diff(self, self.regressions(tolerance))
+
     def to_dict(self) -> dict[str, Any]:
         """The diff as JSON values, as `diff_schema.json` documents it."""
         return {

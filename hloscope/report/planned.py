@@ -42,6 +42,13 @@ class Planned:
             "verification": None if self.verification is None else dict(self.verification),
         }
 
+    def to_html(self) -> str:
+        """The page of the step as it is, what was tried above it. Raises UserError without the extra `html`."""
+        from hloscope.report.html import render_html
+        from hloscope.report.html.compared import planned_tables
+
+        return render_html(self.report, above=planned_tables(self))
+
     def _actions(self) -> list[dict[str, Any]]:
         if self.outcome is None:
             tried = [_action(c, None) for c in self.candidates]

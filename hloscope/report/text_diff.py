@@ -26,9 +26,9 @@ def render(diff: Diff, *, width: int, everything: bool = False, regressions: Seq
         _head(diff),
         _settings(diff, width),
         _figures(diff.figures, width),
-        _table("Buffers at the peak", diff.buffers, _buffer, width, everything),
-        _table("Census", diff.census, _family, width, everything),
-        _table("Collectives", diff.collectives, _collective, width, everything),
+        _table("Buffers at the peak", diff.buffers, buffer_words, width, everything),
+        _table("Census", diff.census, family_words, width, everything),
+        _table("Collectives", diff.collectives, collective_words, width, everything),
         _findings(diff.findings, everything),
         _worse(regressions),
     )
@@ -49,10 +49,11 @@ def _settings(diff: Diff, width: int) -> Iterator[RenderableType]:
         return
     yield words(("Settings and versions", "bold"))
     columns = (Column(title=""), Column(title="before", shrinks=True), Column(title="after", shrinks=True))
-    yield table(columns, [[d.name, _value(d.before), _value(d.after)] for d in diff.settings], width)
+    yield table(columns, [[d.name, setting(d.before), setting(d.after)] for d in diff.settings], width)
 
 
-def _value(value: Any) -> str:
+def setting(value: Any) -> str:
+    """A setting's value; a dash where a side has none."""
     return _NONE if value is None else str(value)
 
 
@@ -66,19 +67,21 @@ def _figures(figures: Sequence[Figure], width: int) -> Iterator[RenderableType]:
         Column(title="after", right=True),
         Column(title="change", right=True, style="bold"),
     )
-    yield table(columns, [_figure_row(f) for f in figures], width)
+    yield table(columns, [figure_row(f) for f in figures], width)
 
 
-def _figure_row(figure: Figure) -> list[str]:
+def figure_row(figure: Figure) -> list[str]:
+    """Name, before, after, change."""
     change = UNKNOWN
     if figure.delta is not None:
         percent = 100 * figure.delta / figure.before if figure.before else None
-        share = "" if percent is None else f" ({_signed(percent, lambda v: f'{v:.1f} %')})"
-        change = f"{_signed(figure.delta, lambda v: spelled(figure.unit, v))}{share}"
+        share = "" if percent is None else f" ({signed(percent, lambda v: f'{v:.1f} %')})"
+        change = f"{signed(figure.delta, lambda v: spelled(figure.unit, v))}{share}"
     return [figure.name, figure.spelled(figure.before), figure.spelled(figure.after), change]
 
 
-def _signed(value: float | None, spell: Callable[[float], str]) -> str:
+def signed(value: float | None, spell: Callable[[float], str]) -> str:
+    """A difference with its sign."""
     if value is None:
         return UNKNOWN
     return f"{'−' if value < 0 else '+'}{spell(abs(value))}"
@@ -89,7 +92,7 @@ def _table(
 ) -> Iterator[RenderableType]:
     if not found:
         return
-    yield words((title, "bold"), (f"  {_counted(found)}", "dim"))
+    yield words((title, "bold"), (f"  {counted(found)}", "dim"))
     columns = (
         Column(title=""),
         Column(title="what", shrinks=True, most=110),
@@ -99,42 +102,47 @@ def _table(
         Column(title="change", right=True, style="bold"),
     )
     shown = found if everything else found[:_SHOWN]
-    yield table(columns, [_row(change, name) for change in shown], width)
+    yield table(columns, [change_row(change, name) for change in shown], width)
     if len(shown) < len(found):
         yield indented(words((f"{plural(len(found) - len(shown), 'more change')} with --all", "dim")))
 
 
-def _row(change: Change, name: Words) -> list[str]:
+def change_row(change: Change, name: Words) -> list[str]:
+    """Status, what it is, count, runs, bytes, and the change in bytes."""
     return [
         change.status,
-        _both(change, name),
-        _both(change, lambda row: count(row["count"])),
-        _both(change, lambda row: count(row["executions"]) if "executions" in row else ""),
-        _both(change, lambda row: size(row["bytes"])),
-        _signed(change.delta("bytes"), lambda v: size(int(v))),
+        both(change, name),
+        both(change, lambda row: count(row["count"])),
+        both(change, lambda row: count(row["executions"]) if "executions" in row else ""),
+        both(change, lambda row: size(row["bytes"])),
+        signed(change.delta("bytes"), lambda v: size(int(v))),
     ]
 
 
-def _both(change: Change, spell: Words) -> str:
+def both(change: Change, spell: Words) -> str:
     """The words for both sides, once if they are the same."""
     sides = dict.fromkeys(spell(row) for row in (change.before, change.after) if row is not None)
     return " → ".join(sides)
 
 
-def _counted(found: Sequence[Change]) -> str:
+def counted(found: Sequence[Change]) -> str:
+    """How many are new, gone and changed."""
     numbers = {status: sum(c.status == status for c in found) for status in ("new", "gone", "changed")}
     return ", ".join(f"{n:,} {status}" for status, n in numbers.items() if n)
 
 
-def _buffer(row: Row) -> str:
+def buffer_words(row: Row) -> str:
+    """What a family of buffers is."""
     return f"{row['label']} {row['shape']} {' '.join(row['phases'])}"
 
 
-def _family(row: Row) -> str:
+def family_words(row: Row) -> str:
+    """What a family of the census is."""
     return f"{row['family']} {row['phase']} {row['shape']}"
 
 
-def _collective(row: Row) -> str:
+def collective_words(row: Row) -> str:
+    """What a kind of collective is."""
     axes = "" if row["mesh_axes"] is None else f" over {' × '.join(row['mesh_axes'])}"
     return f"{row['opcode']} {row['phase']} {row['shape']}{axes}"
 
@@ -143,13 +151,13 @@ def _findings(found: Sequence[Change], everything: bool) -> Iterator[RenderableT
     if not found:
         return
     words_of = {"new": ("new", "red"), "gone": ("fixed", "green"), "changed": ("changed", "yellow")}
-    yield words(("Findings", "bold"), (f"  {_counted(found).replace('gone', 'fixed')}", "dim"))
+    yield words(("Findings", "bold"), (f"  {counted(found).replace('gone', 'fixed')}", "dim"))
     for change in found if everything else found[:_SHOWN]:
         row = change.after or change.before or {}
-        moved = _both(change, lambda r: size(r["bytes"]))
+        moved = both(change, lambda r: size(r["bytes"]))
         delta = change.delta("bytes") if change.status == "changed" else None
-        more = f" ({_signed(delta, lambda v: size(int(v)))})" if delta else ""
-        text = f"  {row['code']} {cut(row['title'], 300)} · {_both(change, _sites)} · {moved}{more}"
+        more = f" ({signed(delta, lambda v: size(int(v)))})" if delta else ""
+        text = f"  {row['code']} {cut(row['title'], 300)} · {both(change, _sites)} · {moved}{more}"
         yield indented(words(words_of[change.status], text))
 
 

@@ -62,7 +62,7 @@ def _parts(planned: Planned, width: int) -> Iterator[RenderableType]:
         yield words("Nothing was kept: the step stays as it is.")
         return
     yield ""
-    yield table(_COLUMNS, list(_figures(outcome.before, outcome.after)), width)
+    yield table(_COLUMNS, list(figures(outcome.before, outcome.after)), width)
     if planned.verification is not None:
         yield ""
         yield from _verification(planned.verification, width)
@@ -126,11 +126,11 @@ def _actions(planned: Planned) -> Iterator[RenderableType]:
 
 def _add(grid: Table, candidate: Candidate, trial: Trial | None, outcome: Outcome | None) -> None:
     grid.add_row(_codes(candidate), words(cut(candidate.action.title, _LONGEST)))
-    grid.add_row("", words((f"predicted  {_predicted(candidate)}", "dim")))
+    grid.add_row("", words((f"predicted  {predicted(candidate)}", "dim")))
     if trial is None or outcome is None:
         return
     if trial.after is not None:
-        grid.add_row("", words((f"measured   {_measured(outcome.before, trial.after)}", "dim")))
+        grid.add_row("", words((f"measured   {measured(outcome.before, trial.after)}", "dim")))
     word = "kept" if trial.verdict.kept else "rejected"
     verdict = words((word, _STYLES[trial.verdict.kept]))
     grid.add_row("", beside(verdict, words(cut(trial.verdict.reason, _LONGEST))))
@@ -140,7 +140,8 @@ def _codes(candidate: Candidate) -> RenderableType:
     return words((", ".join(candidate.codes), "yellow"))
 
 
-def _predicted(candidate: Candidate) -> str:
+def predicted(candidate: Candidate) -> str:
+    """What an action promises, before anything is compiled."""
     prediction = candidate.prediction
     return joined(
         (
@@ -154,7 +155,7 @@ def _predicted(candidate: Candidate) -> str:
     )
 
 
-def _measured(before: Measured, after: Measured) -> str:
+def measured(before: Measured, after: Measured) -> str:
     """The same figures as predicted, then what could not be predicted."""
     return joined(
         (
@@ -178,7 +179,8 @@ def _by(old: float | None, new: float | None) -> str:
     return "" if old is None or new is None else f" ({_change(old, new) or 'new'})"
 
 
-def _figures(before: Measured, after: Measured) -> Iterator[Sequence[str]]:
+def figures(before: Measured, after: Measured) -> Iterator[Sequence[str]]:
+    """Rows of what was measured of the step: a name, before, after, the change."""
     for name in ("temp", "arena", "peak", "total"):
         yield _sizes(name, getattr(before, f"{name}_bytes"), getattr(after, f"{name}_bytes"))
     if before.seconds is not None or after.seconds is not None:

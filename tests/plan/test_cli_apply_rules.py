@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ import pytest
 import hloscope
 from hloscope.cli.main import main
 from hloscope.plan import Plan
+from hloscope.units import size
 
 STEPS = Path(__file__).parents[1] / "steps"
 STEP = f"{STEPS / 'sharded_gradient.py'}:embed_sharded"
@@ -61,8 +63,9 @@ def test_a_plan_is_for_steps(run: Run, tmp_path: Path, dump_file: Callable[[str]
 
 @pytest.mark.tpu_compile
 def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> None:
-    plan, report = tmp_path / "plan.toml", tmp_path / "report.json"
-    code, out, err = run("apply-rules", STEP, "--select", "HS201", "--save", plan, "--json", report)
+    plan, report, page = tmp_path / "plan.toml", tmp_path / "report.json", tmp_path / "report.html"
+    places = ("--save", plan, "--json", report, "--html", page)
+    code, out, err = run("apply-rules", STEP, "--select", "HS201", *places)
     assert code == 0
     assert "compile 2: w: fsdp over dimension 2, not 1, of [64, 1024, 4096]" in err
     told = json.loads(report.read_text())
@@ -76,6 +79,9 @@ def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> 
     assert "HS201" not in told["after"]["findings"]
     assert told["plan"]["action"] == [action["action"]]
     golden(out, "apply_rules_sharded_gradient.txt")
+    shown = page.read_text()
+    for text in (action["title"], action["reason"], size(told["before"]["temp_bytes"])):
+        assert escape(text) in shown
 
     # The plan gives the same step again, from the store.
     code, out, err = run("analyze", STEP, "--plan", plan, "--select", "HS201", "--json", "-", "--quiet")

@@ -24,7 +24,13 @@ EVIL = f"\x1b]0;owned\x07\x1b[2J{_MARKUP}\u202egnp\u2066\r\n\x9b31m\u200f"
 
 
 @pytest.fixture
-def hostile(shared_dump: Callable[[str], HloFile], tmp_path: Path) -> Report:
+def hostile(hostile_file: Path) -> Report:
+    """The report of `hostile_file`."""
+    return load(hostile_file)
+
+
+@pytest.fixture
+def hostile_file(shared_dump: Callable[[str], HloFile], tmp_path: Path) -> Path:
     """The small module with a name of 10,000 characters on everything that a name can be put on."""
     file = shared_dump("oom")
     proto = protos.HloProto.FromString(file_bytes(file))
@@ -40,7 +46,7 @@ def hostile(shared_dump: Callable[[str], HloFile], tmp_path: Path) -> Report:
         names[i] = f"/{EVIL}/" + "w" * 10_000 + name + EVIL
     path = tmp_path / "evil.hlo.pb"
     path.write_bytes(proto.SerializeToString())
-    return load(path)
+    return path
 
 
 def file_bytes(file: HloFile) -> bytes:

@@ -10,12 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hloscope.analysis.place import layer_of_name
+from hloscope.report.budgets import MEMORY
 from hloscope.report.terminal import cut
 from hloscope.units import duration, size, where
 
 if TYPE_CHECKING:
     from hloscope.analysis.memory import Buffer, Memory
     from hloscope.analysis.step_time import StepTime
+    from hloscope.report.diff import Diff
 
 Figure = dict[str, Any]  # plotly's: `data` and `layout`
 
@@ -124,6 +126,30 @@ def roofline(time: StepTime) -> Figure | None:
         "showlegend": False,
     }
     return checked([trace], layout)
+
+
+def before_and_after(diff: Diff) -> Figure | None:
+    """The memory of both sides; None where none of it differs or is known."""
+    shown = [f for f in diff.figures if f.name in MEMORY and f.before is not None and f.after is not None]
+    if not shown:
+        return None
+    sides = (
+        ("before", BLUE, [f.before or 0.0 for f in shown]),
+        ("after", ORANGE, [f.after or 0.0 for f in shown]),
+    )
+    traces = [
+        {
+            "type": "bar",
+            "name": name,
+            "x": [f.name for f in shown],
+            "y": [value / GIB for value in values],
+            "marker": {"color": colour},
+            "customdata": [size(int(value)) for value in values],
+            "hovertemplate": "%{x} " + name + ": %{customdata}<extra></extra>",
+        }
+        for name, colour, values in sides
+    ]
+    return checked(traces, {"barmode": "group", "yaxis": {"title": {"text": "GiB on a device"}}})
 
 
 # Path from the root, bytes, phase, number of the buffer or -1. What stands before a NUL keeps like names apart.

@@ -106,8 +106,8 @@ function drawCurve() {
 
 // Buttons that choose one of several charts; the one that is shown is pressed.
 function drawChosen(place, charts, drawOne) {
-  const names = Object.keys(charts);
   const group = document.getElementById(place);
+  const names = Object.keys(charts ?? {});
   if (!group || !names.length) return;
   const show = (name) => {
     for (const button of group.children) button.setAttribute("aria-pressed", String(button.dataset.name === name));
@@ -139,7 +139,8 @@ function drawTreemap(name) {
 function drawCharts() {
   drawCurve();
   draw("roofline", data.charts.roofline);
-  if (kept === null && data.peak !== null) showAlive(data.peak);
+  draw("bytes", data.charts.bytes);
+  if (kept === null && Number.isInteger(data.peak)) showAlive(data.peak);
   drawChosen("choices", data.charts.treemaps, drawTreemap);
   drawChosen("lane-choices", data.charts.lanes, (name) => draw("lanes", data.charts.lanes[name]));
   drawLife();
@@ -151,8 +152,12 @@ async function makeTables() {
   const { jQuery } = await import(address);
   URL.revokeObjectURL(address);
   for (const table of document.querySelectorAll("table.data")) {
+    const long = table.tBodies[0].rows.length > 25; // a short one needs no pages and no filter
     jQuery(table).DataTable({
-      order: [[Number(table.dataset.orderedBy), "desc"]],
+      paging: long,
+      searching: long,
+      info: long,
+      order: table.dataset.orderedBy ? [[Number(table.dataset.orderedBy), "desc"]] : [],
       pageLength: 25,
       lengthMenu: [25, 100, { label: "all", value: -1 }],
       autoWidth: false,

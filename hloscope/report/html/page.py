@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from hloscope.analysis.memory import Buffer
     from hloscope.hlo import Instruction
+    from hloscope.report.diff import Diff
+    from hloscope.report.html.tables import HtmlTable
     from hloscope.report.model import Report
 
 _HERE = files("hloscope.report.html")
@@ -28,10 +31,14 @@ _USERS = 20
 _DRAWN = 20
 
 
-def render_html(report: Report) -> str:
-    """The report as one HTML page that opens offline. Raises UserError if the libraries for it are missing."""
+def render_html(report: Report, above: Sequence[HtmlTable] = ()) -> str:
+    """The report as one HTML page that opens offline, with tables `above` what it shows of the step.
+
+    Raises UserError if the libraries for it are missing.
+    """
     require_libraries()
     from hloscope.report.html import charts
+    from hloscope.report.html.compared import verdict_tables
     from hloscope.report.html.lanes import lanes
     from hloscope.report.html.neighbours import neighbours
     from hloscope.report.html.tables import census, collectives, findings, temporaries
@@ -47,7 +54,7 @@ def render_html(report: Report) -> str:
         for number, finding in enumerate(report.findings[:_DRAWN])
         if finding.instructions
     }
-    return _template().render(
+    return _template("page.html.j2").render(
         report=report,
         target=report.target,
         memory=report.memory,
@@ -66,12 +73,37 @@ def render_html(report: Report) -> str:
                 "temporaries": [_buffer(b) for b in report.memory.largest_temporaries],
             }
         ),
-        style=_HERE.joinpath("style.css").read_text("utf-8"),
-        script=_HERE.joinpath("page.js").read_text("utf-8"),
-        plotly=_packed(_plotly()),
-        datatables=_packed(_datatables()),
-        datatables_style=_datatables_style(),
+        above=[table for table in (*above, *verdict_tables(report)) if table.rows],
+        **_shared(),
     )
+
+
+def render_diff(diff: Diff, regressions: Sequence[str]) -> str:
+    """A diff as one HTML page that opens offline. Raises UserError if the libraries for it are missing."""
+    require_libraries()
+    from hloscope.report.html.charts import before_and_after
+    from hloscope.report.html.compared import diff_tables
+
+    bytes_of_both = before_and_after(diff)
+    return _template("diff.html.j2").render(
+        diff=diff,
+        regressions=regressions,
+        has_figures=bytes_of_both is not None,
+        tables=[table for table in diff_tables(diff) if table.rows],
+        data=_embedded({"charts": {"bytes": bytes_of_both}}),
+        **_shared(),
+    )
+
+
+def _shared() -> dict[str, str]:
+    """What every page carries."""
+    return {
+        "style": _HERE.joinpath("style.css").read_text("utf-8"),
+        "script": _HERE.joinpath("page.js").read_text("utf-8"),
+        "plotly": _packed(_plotly()),
+        "datatables": _packed(_datatables()),
+        "datatables_style": _datatables_style(),
+    }
 
 
 def require_libraries() -> None:
@@ -83,11 +115,15 @@ def require_libraries() -> None:
             )
 
 
-def _template() -> Template:
-    from jinja2 import Environment, StrictUndefined
+def _template(name: str) -> Template:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(lambda part: _HERE.joinpath(part).read_text("utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "size": size,
@@ -97,7 +133,7 @@ def _template() -> Template:
         "where": where,
     }
     environment.globals.update(plural=plural, percent=percent)  # pyright: ignore[reportCallIssue, reportArgumentType]
-    return environment.from_string(_HERE.joinpath("page.html.j2").read_text("utf-8"))
+    return environment.get_template(name)
 
 
 def _verdict(report: Report) -> dict[str, Any]:

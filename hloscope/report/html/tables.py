@@ -26,14 +26,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HtmlTable:
-    """A table that can be sorted and filtered. `buffers` names the list that its rows show the lives of."""
+    """A table that can be sorted and filtered. `ordered_by` is the column that it is sorted by at first, downwards
+    (None: as the rows stand); `buffers` names the list that its rows show the lives of."""
 
     key: str
     title: str
     note: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    ordered_by: int = 0
+    ordered_by: int | None = None
     buffers: str = field(default="")
 
 
@@ -47,16 +48,16 @@ def temporaries(report: Report) -> HtmlTable:
         columns=("buffer", "shape", "bytes", "of the peak", "padding", "kind", "phase", "made by"),
         rows=[
             (
-                _text(b.label),
-                _text(b.shape.short if b.shape is not None else ""),
+                text_cell(b.label),
+                text_cell(b.shape.short if b.shape is not None else ""),
                 _bytes(b.bytes),
                 Cell(percent(b.bytes, peak), b.bytes),
                 Cell(f"× {b.bytes / b.unpadded_bytes:.2f}", b.bytes / b.unpadded_bytes)
                 if b.unpadded_bytes
                 else Cell("", -1),
-                _text(b.kind),
-                _text(b.phase),
-                _text(where(b.source)),
+                text_cell(b.kind),
+                text_cell(b.phase),
+                text_cell(where(b.source)),
             )
             for b in report.memory.buffers_at_peak
         ],
@@ -88,17 +89,17 @@ def census(report: Report) -> HtmlTable:
         ),
         rows=[
             (
-                _text(f.family),
-                _text(f.phase),
-                _text(f.shape),
+                text_cell(f.family),
+                text_cell(f.phase),
+                text_cell(f.shape),
                 _number(f.count),
                 _number(f.executions),
                 _bytes(f.bytes),
                 _share(f.bytes, total),
                 _time(t.seconds),
-                _text(t.bound_by or UNKNOWN),
-                _text(f.kind),
-                _text(where(f.source)),
+                text_cell(t.bound_by or UNKNOWN),
+                text_cell(f.kind),
+                text_cell(where(f.source)),
             )
             for f, t in zip(families, report.time.families, strict=True)
         ],
@@ -131,19 +132,19 @@ def collectives(report: Report) -> HtmlTable:
         ),
         rows=[
             (
-                _text(c.opcode),
-                _text(c.phase),
-                _text(c.shape),
+                text_cell(c.opcode),
+                text_cell(c.phase),
+                text_cell(c.shape),
                 Cell("" if c.dimension is None else str(c.dimension), c.dimension),
-                _text(_over(c.mesh_axes, c.group_size)),
+                text_cell(_over(c.mesh_axes, c.group_size)),
                 _number(c.count),
                 _number(c.executions),
                 _bytes(c.bytes),
                 _share(c.bytes, total),
                 _time(t.seconds),
                 _time(t.step_seconds),
-                _text(c.offload or ""),
-                _text(where(c.source)),
+                text_cell(c.offload or ""),
+                text_cell(where(c.source)),
             )
             for c, t in zip(found, report.time.collectives, strict=True)
         ],
@@ -165,7 +166,8 @@ def _over(axes: Sequence[str] | None, group_size: int | None) -> str:
     return UNKNOWN if group_size is None else f"groups of {group_size}"
 
 
-def _text(text: str) -> Cell:
+def text_cell(text: str) -> Cell:
+    """A cell of text, cut to what can be read."""
     shown = printable(text[: _LONGEST + 1])
     return Cell(shown if len(shown) <= _LONGEST else shown[:_LONGEST] + "…")
 
