@@ -10,6 +10,7 @@ from __future__ import annotations
 from hloscope.capture.artifact import Artifact as Artifact
 from hloscope.capture.artifact import MemoryStats as MemoryStats
 from hloscope.capture.events import Event as Event
+from hloscope.capture.launch import capture_packed as capture_packed
 from hloscope.capture.launch import capture_step as capture_step
 from hloscope.capture.step import Step as Step
 from hloscope.capture.step import step as step

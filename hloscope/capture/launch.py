@@ -24,6 +24,7 @@ from hloscope.capture import dump, messages
 from hloscope.capture.artifact import Artifact, read_artifact
 from hloscope.capture.events import STAGES, Event, Stage
 from hloscope.capture.kernels import DUMP_FLAGS, without_dump_flags
+from hloscope.capture.parcel import PARCEL, Parcel
 from hloscope.capture.store import Store
 from hloscope.errors import CompileError, UserError
 from hloscope.plan import Plan, to_fields
@@ -65,6 +66,22 @@ def capture_step(
     return _follow(request, Artifact.load, timeout=timeout, on_event=on_event, stop=stop)
 
 
+def capture_packed(
+    step: Parcel,
+    *,
+    topology: str,
+    timeout: float | None = None,
+    fresh: bool = False,
+    plan: Plan | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> Artifact:
+    """Compile a step of this process, or take it from the store. Arguments and errors are those of `capture_step`."""
+    _refuse_within_worker()
+    fields = {"file": step.file, "name": step.name, "topology": topology, "plan": _planned(plan)}
+    request = fields | {"fresh": fresh, "packed": True}
+    return _follow(request, Artifact.load, timeout=timeout, on_event=on_event, parcel=step.data)
+
+
 def ask_step(
     target: str,
     task: str,
@@ -88,13 +105,20 @@ def ask_step(
 
 
 def _request(target: str, topology: str | None, plan: Plan | None) -> dict[str, object]:
+    _refuse_within_worker()
+    file, name = split_target(target)
+    return {"file": str(file), "name": name, "topology": topology, "plan": _planned(plan)}
+
+
+def _refuse_within_worker() -> None:
     if _IN_WORKER in os.environ:
         raise UserError(
             "a step file cannot be analyzed from within itself: put that under `if __name__ == '__main__'`"
         )
-    file, name = split_target(target)
-    planned = None if plan is None or not plan.actions else to_fields(plan)
-    return {"file": str(file), "name": name, "topology": topology, "plan": planned}
+
+
+def _planned(plan: Plan | None) -> dict[str, Any] | None:
+    return None if plan is None or not plan.actions else to_fields(plan)
 
 
 def _follow(
@@ -104,8 +128,9 @@ def _follow(
     timeout: float | None,
     on_event: Callable[[Event], None] | None,
     stop: threading.Event | None = None,
+    parcel: bytes | None = None,
 ) -> Answer:
-    """Run a worker on the request and read what it leaves. Its folder is gone afterwards."""
+    """Run a worker on the request and read what it leaves. Its folder, `parcel` in it, is gone afterwards."""
     store = Store.default()
     staging = store.staging()
     places = {
@@ -114,6 +139,8 @@ def _follow(
         "store_limit": store.limit_bytes,
     }
     try:
+        if parcel is not None:
+            (staging / PARCEL).write_bytes(parcel)
         listings = staging / "machine_code" if request.get("kernels") else None
         run = _Run(
             staging=staging, store=store, timeout=timeout, on_event=on_event, stop=stop, listings=listings

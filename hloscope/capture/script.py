@@ -183,14 +183,14 @@ class Watched:
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         import jax
 
-        shaped = jax.tree.map(_shaped, (args, dict(kwargs)))
-        sizes = (leaf for leaf in jax.tree.leaves(shaped) if isinstance(leaf, jax.ShapeDtypeStruct))
+        shapes = jax.tree.map(shaped, (args, dict(kwargs)))
+        sizes = (leaf for leaf in jax.tree.leaves(shapes) if isinstance(leaf, jax.ShapeDtypeStruct))
         name = getattr(self._jitted, "__name__", type(self._jitted).__name__)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in sizes)
-        return Call(name=name, jitted=self._jitted, args=shaped[0], kwargs=shaped[1], bytes=size)
+        return Call(name=name, jitted=self._jitted, args=shapes[0], kwargs=shapes[1], bytes=size)
 
 
-def _shaped(leaf: Any) -> Any:
+def shaped(leaf: Any) -> Any:
     """An array's shape, type and sharding: what is called may be large, and donated. Other leaves as they are."""
     import jax
 

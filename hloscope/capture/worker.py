@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 import hloscope
-from hloscope.capture import compiling, dump, lowering, messages, script, scripted, store, userfile
+from hloscope.capture import compiling, dump, lowering, messages, parcel, script, scripted, store, userfile
 from hloscope.capture.artifact import HLO_FILE, KERNELS_FILE, Artifact, MemoryStats, write_artifact
 from hloscope.capture.events import Stage
 from hloscope.capture.kernels import without_dump_flags, write_kernels
@@ -45,7 +45,8 @@ _LEAST_ROOM = 1 << 20
 class Request:
     """What the parent asks for. `staging` is a folder for this capture alone; it holds the log already.
 
-    `plan` holds a plan's fields, to be applied to the step. `task` is "compile", or what `rewrite.tasks` calls
+    `plan` holds a plan's fields, to be applied to the step. `packed` says that the step lies in the staging folder
+    (`parcel`), not in the file, which then only says where its code is from. `task` is "compile", or what `rewrite.tasks` calls
     so, which is given `options` and whose answer is written to `answer.json`.
     """
 
@@ -61,6 +62,7 @@ class Request:
     task: str = "compile"
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     kernels: bool = False
+    packed: bool = False
 
 
 @dataclass(slots=True)
@@ -135,24 +137,38 @@ def with_plan(step: Step, plan: Plan) -> Step:
 
 def build(request: Request, channel: Channel) -> Built:
     """Run the user's file and call its builder."""
-    path = Path(request.file)
     channel.enter("import")
-    module = userfile.load(path)
-    spec, builder = userfile.find(module, path, request.name)
+    if request.packed:
+        assert request.topology is not None
+        topology = topology_for(request, request.topology)
+        spec, builder = parcel.unpack(Path(request.staging) / parcel.PARCEL, topology)
+    else:
+        path = Path(request.file)
+        module = userfile.load(path)
+        spec, builder = userfile.find(module, path, request.name)
+        topology = None
     channel.enter("build", detail=spec.name)
-    named = request.topology or spec.topology
-    if named is None:
-        raise UserError(
-            f"{spec.name} names no topology to compile for: write @hs.step(topology=...) or give --topology"
-        )
-    # Only what runs may lie on the host.
-    topology = Topology(named) if request.task == "verify" else target_topology(named)
+    topology = topology or topology_for(request, named_topology(request, spec))
     plan = Plan() if request.plan is None else from_fields(request.plan)
     step = userfile.build(spec, builder, topology, plan)
     if plan.actions:
         channel.enter("rewrite")
         step = with_plan(step, plan)
     return Built(spec=spec, builder=builder, topology=topology, plan=plan, step=step)
+
+
+def named_topology(request: Request, spec: StepSpec) -> str:
+    """The topology that is asked for, else the step's own."""
+    if named := request.topology or spec.topology:
+        return named
+    raise UserError(
+        f"{spec.name} names no topology to compile for: write @hs.step(topology=...) or give --topology"
+    )
+
+
+def topology_for(request: Request, name: str) -> Topology:
+    """The topology of that name, checked. Only what runs may lie on the host."""
+    return Topology(name) if request.task == "verify" else target_topology(name)
 
 
 def answer(request: Request, channel: Channel) -> None:
@@ -170,7 +186,9 @@ def capture(request: Request, channel: Channel) -> Artifact:
     built = build(request, channel)
     step, topology = built.step, built.topology
     shardings = lowering.given_shardings(step)
-    if request.kernels and not shardings:
+    if not shardings and (request.kernels or is_unplaced_call(request, step)):
+        if not request.kernels:
+            channel.warnings.append(f"nothing is sharded: compiled for one device of {topology.name}")
         step = lowering.on_one_device(step, topology)
         shardings = lowering.given_shardings(step)
     if not step.is_jitted:
@@ -188,6 +206,11 @@ def capture(request: Request, channel: Channel) -> Artifact:
     lowering.check_devices(shardings, topology)
     job = Job(request=request, channel=channel, spec=built.spec, step=step, topology=topology, traced=traced)
     return job.finish(lowered, shardings)
+
+
+def is_unplaced_call(request: Request, step: Step) -> bool:
+    """Whether the step came with plain arrays, as a function is called with in a notebook."""
+    return request.packed and not parcel.has_shardings(step.fn)
 
 
 def target_topology(name: str) -> Topology:
@@ -335,7 +358,7 @@ def versions() -> dict[str, str | None]:
 
 def do(request: Request, channel: Channel) -> None:
     """The task that was asked for. A script has no builder, so that it can only be compiled as it is."""
-    if script.is_step_file(Path(request.file)):
+    if request.packed or script.is_step_file(Path(request.file)):
         capture(request, channel) if request.task == "compile" else answer(request, channel)
         return
     if request.plan is not None or request.task != "compile":
