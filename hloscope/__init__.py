@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from hloscope.errors import CompileError as CompileError
     from hloscope.errors import HloscopeError as HloscopeError
     from hloscope.errors import UserError as UserError
+    from hloscope.notebook.analyze import analyze as analyze
+    from hloscope.notebook.compare import diff as diff
     from hloscope.plan import Plan as Plan
     from hloscope.report.build import load as load
     from hloscope.report.model import Report as Report
@@ -32,8 +34,11 @@ _HOMES = {
     "Step": "hloscope.capture.step",
     "Topology": "hloscope.capture.topology",
     "UserError": "hloscope.errors",
+    "analyze": "hloscope.notebook.analyze",
     "apply": "hloscope.rewrite.apply",
+    "diff": "hloscope.notebook.compare",
     "load": "hloscope.report.build",
+    "load_ipython_extension": "hloscope.notebook.magic",
     "register_demand": "hloscope.rewrite.marks",
     "step": "hloscope.capture.step",
     "valid_rows": "hloscope.rewrite.marks",
@@ -48,7 +53,9 @@ __all__ = [
     "Topology",
     "UserError",
     "__version__",
+    "analyze",
     "apply",
+    "diff",
     "load",
     "register_demand",
     "step",

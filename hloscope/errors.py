@@ -8,6 +8,11 @@ class HloscopeError(Exception):
 
     exit_code = 2
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the line for a person."""
+        tail = getattr(self, "log_tail", "")
+        return [*(f"  | {line}" for line in tail.splitlines()), f"{type(self).__name__}: {self}"]
+
 
 class UserError(HloscopeError):
     """The input is wrong: a missing file, an unknown topology, a step that does not trace. Exit code 2."""

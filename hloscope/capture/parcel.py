@@ -45,7 +45,9 @@ def pack(step: Step | Callable[..., Step]) -> Parcel:
         raise UserError("hs.analyze needs cloudpickle, which is not installed: pip install 'hloscope[tpu]'")
     spec = step_spec(step)
     if spec is None and not isinstance(step, Step):
-        raise UserError("hs.analyze takes a function and its arguments, an hs.Step, or a function marked @hs.step")
+        raise UserError(
+            "hs.analyze takes a function and its arguments, an hs.Step, or a function marked @hs.step"
+        )
     if isinstance(step, Step):
         step = _without_values(step)
     function = _unwrapped(step.fn if isinstance(step, Step) else step)
@@ -57,7 +59,7 @@ def pack(step: Step | Callable[..., Step]) -> Parcel:
     except UserError:
         raise
     # Whatever an object of the user's raises as it is pickled.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"{name} holds something that cannot be sent to the compile worker ({why}): make it within the "
@@ -110,9 +112,11 @@ def _pickler(file: io.BytesIO) -> Any:
     """cloudpickle's pickler, which knows jax's own objects too."""
     jax: Any = importlib.import_module("jax")
     cloudpickle: Any = importlib.import_module("cloudpickle")
-    jitted, derived = type(jax.jit(len)), (jax.custom_vjp, jax.custom_jvp)
+    jitted: type = type(jax.jit(len))
+    derived = (jax.custom_vjp, jax.custom_jvp)
+    base: Any = cloudpickle.Pickler
 
-    class Pickler(cloudpickle.Pickler):
+    class Pickler(base):
         def persistent_id(self, obj: Any) -> Any:
             if isinstance(obj, jax.sharding.Mesh):
                 kinds, devices = tuple(obj.axis_types), [_device_id(d) for d in obj.devices.flat]
@@ -126,7 +130,7 @@ def _pickler(file: io.BytesIO) -> Any:
                 return _jitted, (obj.__wrapped__, _jit_options(obj))
             if isinstance(obj, derived):
                 return _empty, (type(obj),), vars(obj), None, None, _fill
-            return super().reducer_override(obj)
+            return base.reducer_override(self, obj)
 
     return Pickler(file)
 
@@ -140,7 +144,9 @@ def _place(value: Any) -> tuple[str, str] | None:
     if not type(value).__module__.startswith("jax"):
         return None
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if type(value).__name__ == "WeakrefLRUCache":  # what jax's own functions are remembered in; it has no name
+    if (
+        type(value).__name__ == "WeakrefLRUCache"
+    ):  # what jax's own functions are remembered in; it has no name
         return next(_holders(value), None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__":
         return None
@@ -166,7 +172,9 @@ def _jit_options(function: Any) -> dict[str, Any]:
     jax: Any = importlib.import_module("jax")
     info = function._jit_info
     if any(leaf is not None for leaf in (*info.in_layouts_leaves, *info.out_layouts_leaves)):
-        raise UserError(f"{function.__name__} asks for layouts (jax.jit with Format): put the step into a file")
+        raise UserError(
+            f"{function.__name__} asks for layouts (jax.jit with Format): put the step into a file"
+        )
     given: dict[str, Any] = {name: getattr(info, name) for name in _OPTIONS}
     for kind in ("in_shardings", "out_shardings"):
         leaves = getattr(info, f"{kind}_leaves")
@@ -178,7 +186,8 @@ def _jit_options(function: Any) -> dict[str, Any]:
 
 
 def _jitted(function: Any, options: Mapping[str, Any]) -> Any:
-    return importlib.import_module("jax").jit(function, **options)
+    jax: Any = importlib.import_module("jax")
+    return jax.jit(function, **options)
 
 
 def _empty(kind: type) -> object:
@@ -216,7 +225,9 @@ class _Unpickler(pickle.Unpickler):
             )
         return own[number]
 
-    def _mesh(self, axes: tuple[tuple[str, int], ...], kinds: Any, devices: list[tuple[str, str, int]]) -> Any:
+    def _mesh(
+        self, axes: tuple[tuple[str, int], ...], kinds: Any, devices: list[tuple[str, str, int]]
+    ) -> Any:
         jax: Any = importlib.import_module("jax")
         numpy: Any = importlib.import_module("numpy")
         names, sizes = [name for name, _ in axes], [size for _, size in axes]

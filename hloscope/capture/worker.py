@@ -46,8 +46,8 @@ class Request:
     """What the parent asks for. `staging` is a folder for this capture alone; it holds the log already.
 
     `plan` holds a plan's fields, to be applied to the step. `packed` says that the step lies in the staging folder
-    (`parcel`), not in the file, which then only says where its code is from. `task` is "compile", or what `rewrite.tasks` calls
-    so, which is given `options` and whose answer is written to `answer.json`.
+    (`parcel`), not in the file, which then only says where its code is from. `task` is "compile", or what
+    `rewrite.tasks` calls so, which is given `options` and whose answer is written to `answer.json`.
     """
 
     file: str
@@ -137,7 +137,7 @@ def with_plan(step: Step, plan: Plan) -> Step:
 
 def build(request: Request, channel: Channel) -> Built:
     """Run the user's file and call its builder."""
-    channel.enter("import")
+    channel.enter("import", detail="packed" if request.packed else "")
     if request.packed:
         assert request.topology is not None
         topology = topology_for(request, request.topology)

@@ -7,11 +7,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloscope.analysis.neighbourhood import MOST, neighbourhood
 from hloscope.cli.output import write_text
 from hloscope.errors import UserError
 from hloscope.files import write_whole
 from hloscope.hlo import Instruction, Module
+from hloscope.hlo.neighbourhood import MOST, neighbourhood
 from hloscope.report import graph
 from hloscope.report.build import open_target
 

@@ -40,8 +40,8 @@ def stage_in_words(event: Event) -> str:
     """`compiling`, or `compiled before` for what the store had."""
     if event.stage == "done" and event.detail == "cached":
         return "compiled before, taken from the store"
-    if event.stage == "import" and event.detail == "script":
-        return "running the script"
+    if event.stage == "import" and event.detail:
+        return {"script": "running the script", "packed": "unpacking the step"}[event.detail]
     return _WORDS.get(event.stage, event.stage)
 
 

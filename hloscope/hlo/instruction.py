@@ -15,6 +15,7 @@ from hloscope.hlo.source import SourceFrame
 if TYPE_CHECKING:
     from hloscope.hlo import protos
     from hloscope.hlo.module import Module
+    from hloscope.hlo.neighbourhood import Neighbourhood
 
 
 class Instruction:
@@ -186,6 +187,18 @@ class Instruction:
     def frontend_attributes(self) -> Mapping[str, str]:
         """Attributes that the frontend attached, e.g. `ragged_dot_tiling`."""
         return dict(self.proto.frontend_attributes.map)
+
+    def neighbourhood(self, hops: int = 2) -> Neighbourhood:
+        """What is at most `hops` edges away: what it reads, what reads it, what it calls and is called by.
+
+        >>> import hloscope as hs
+        >>> module = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz").module
+        >>> module.find("fusion.264").neighbourhood(2)
+        Neighbourhood(%fusion.264, 10 instructions within 2 steps)
+        """
+        from hloscope.hlo.neighbourhood import neighbourhood
+
+        return neighbourhood(self, hops)
 
     def __repr__(self) -> str:
         operands = ", ".join("%" + o.name for o in self.operands)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hloscope.hlo.index import index_module
 from hloscope.hlo.instruction import Computation, Instruction
 from hloscope.hlo.loops import trip_count
 from hloscope.hlo.shape import Shape, decode_shape
+from hloscope.hlo.shown import drawn
 from hloscope.hlo.source import StackFrames
 
 if TYPE_CHECKING:
@@ -191,9 +192,48 @@ class Module:
 
         return module_graph(self)
 
-    def find(self, name: str) -> Instruction | None:
-        """The instruction of that name (with or without `%`), or None."""
-        return self._by_name.get(name.removeprefix("%"))
+    @overload
+    def find(self, name: str) -> Instruction | None: ...
+    @overload
+    def find(
+        self, *, opcode: str | None = ..., shape: str | Shape | None = ..., op_name: str | None = ...
+    ) -> tuple[Instruction, ...]: ...
+    def find(
+        self,
+        name: str | None = None,
+        *,
+        opcode: str | None = None,
+        shape: str | Shape | None = None,
+        op_name: str | None = None,
+    ) -> Instruction | tuple[Instruction, ...] | None:
+        """The instruction of that name (with or without `%`), or None; else all that fit, in the module's order.
+
+        `shape` is the result's, without layout as in `bf16[8,128]` or a `Shape` with one; `op_name` is any part of
+        the path in the user's program.
+
+        >>> import hloscope as hs
+        >>> module = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz").module
+        >>> len(module.find(opcode="fusion", shape="bf16[8192,128]"))
+        3
+        >>> module.find("%fusion.264").opcode
+        'fusion'
+        """
+        if name is not None:
+            return self._by_name.get(name.removeprefix("%"))
+        found = self.instructions if opcode is None else self._of_opcode(opcode)
+        return tuple(
+            i
+            for i in found
+            if (shape is None or shape == (i.shape.short if isinstance(shape, str) else i.shape))
+            and (op_name is None or op_name in i.op_name)
+        )
+
+    def __repr__(self) -> str:
+        order = "scheduled" if self.is_scheduled else "not scheduled"
+        return f"Module({self.name}, {self.instruction_count:,} instructions, {order})"
+
+    def _repr_html_(self) -> str:
+        return drawn(self, "module_table")
 
     @cached_property
     def _by_name(self) -> dict[str, Instruction]:

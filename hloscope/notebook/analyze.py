@@ -1,4 +1,4 @@
-"""`hs.analyze`: a step of this process in, a report out. The compiler runs in a worker: this process never dies of it."""
+"""`hs.analyze`: a step of this process in, a report out. The compiler runs in a worker, so that only that can die."""
 
 from __future__ import annotations
 
@@ -91,5 +91,7 @@ def _step(
         return Step(step, args=args, kwargs=kwargs, **told)
     if args or kwargs or told:
         kind = "an hs.Step" if isinstance(step, Step) else "a function marked with @hs.step"
-        raise UserError(f"{kind} has its arguments already: hs.analyze(step, topology=...) takes no others for it")
+        raise UserError(
+            f"{kind} has its arguments already: hs.analyze(step, topology=...) takes no others for it"
+        )
     return step

@@ -21,6 +21,7 @@ from hloscope.report.identity import chip_of, identify
 from hloscope.report.model import Ragged, Report
 from hloscope.report.overrun import overrun
 from hloscope.report.target import Opened, is_step, open_artifact, open_hlo
+from hloscope.report.views import CensusView, CollectivesView, Findings, MemoryView
 
 if TYPE_CHECKING:
     from hloscope.capture import Event
@@ -42,6 +43,13 @@ def load(
     `module` chooses among a folder's modules; `valid_fraction` (0 to 1] is the share of ragged rows that hold
     tokens; `chip_figures` names a TOML file with a user's figures of chips; `select` and `ignore` are rule codes.
     Raises UserError and CompileError.
+
+    >>> import hloscope as hs
+    >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz", topology="v6e:2x4")
+    >>> report
+    Report(jit_train_step, v6e:2x4, total 1.2 GiB, peak 1.1 GiB, 6 findings)
+    >>> [finding.code for finding in report.findings][:2]
+    ['HS203', 'HS203']
     """
     opened = open_target(os.fspath(target), topology=topology, module=module)
     return build_report(
@@ -101,13 +109,14 @@ def build_report(
     findings = run_rules(analyses, select=select, ignore=ignore, settings=settings)
     return Report(
         target=identify(opened, analyses, topology),
-        memory=analyses.memory,
-        census=analyses.census,
-        collectives=analyses.collectives,
+        module=analyses.module,
+        memory=MemoryView.of(analyses.memory),
+        census=CensusView.of(analyses.census),
+        collectives=CollectivesView.of(analyses.collectives),
         time=analyses.step_time,
         kernels=step_kernels(analyses),
         ragged_buffers=tuple(Ragged(buffer=b, valid=valid_rows(analyses, b)) for b in analyses.rows.buffers),
-        findings=tuple(findings),
+        findings=Findings.of(findings),
         overrun=overrun(analyses.memory, findings),
     )
 

@@ -51,7 +51,7 @@ class Difference:
     after: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diff:
     """What differs, the heaviest first. Rows are as in the JSON report."""
 
@@ -91,6 +91,26 @@ class Diff:
         from hloscope.report.html import render_diff
 
         return render_diff(self, self.regressions(tolerance))
+
+    def to_text(self, *, width: int = 100, everything: bool = False) -> str:
+        """The diff as the terminal shows it, without colour; `everything` cuts no table short."""
+        from hloscope.report.terminal import draw
+        from hloscope.report.text_diff import render
+
+        return draw(render(self, width=width, everything=everything), width)
+
+    def __repr__(self) -> str:
+        changed = sum(map(len, (self.buffers, self.census, self.collectives, self.findings)))
+        return f"Diff({self.before.source} → {self.after.source}, {changed} changes)"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str | None:
+        """The HTML page, for notebooks; None (the plain line is shown) without the extra `html`."""
+        from hloscope.report.html.cells import compared
+
+        return compared(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The diff as JSON values, as `diff_schema.json` documents it."""

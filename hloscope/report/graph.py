@@ -16,8 +16,8 @@ from hloscope.report.terminal import cut, words
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from hloscope.analysis.neighbourhood import Neighbourhood
     from hloscope.hlo import Instruction
+    from hloscope.hlo.neighbourhood import Neighbourhood
 
 # Siblings beyond this many are counted, not listed.
 _WIDEST = 12

@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hloscope.analysis.census import Census
-from hloscope.analysis.collectives import Collectives
-from hloscope.analysis.memory import Memory
 from hloscope.analysis.ragged import ValidRows
 from hloscope.analysis.rows import RaggedBuffer
 from hloscope.analysis.step_kernels import StepKernel
 from hloscope.analysis.step_time import StepTime
+from hloscope.hlo import Module
 from hloscope.report.baseline import Baseline, Held, StepName, hold
 from hloscope.report.budgets import Budget, Limit, measure
 from hloscope.report.overrun import Overrun
-from hloscope.rule import Finding
+from hloscope.report.views import CensusView, CollectivesView, Findings, MemoryView
+from hloscope.units import plural, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +57,45 @@ class Ragged:
     valid: ValidRows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
-    """All that is told about one compiled step."""
+    """All that is told about one compiled step. `module` is what it was told of; the JSON report is without it."""
 
     target: Target
-    memory: Memory
-    census: Census
-    collectives: Collectives
+    module: Module
+    memory: MemoryView
+    census: CensusView
+    collectives: CollectivesView
     time: StepTime
     kernels: tuple[StepKernel, ...]
     ragged_buffers: tuple[Ragged, ...]
-    findings: tuple[Finding, ...]
+    findings: Findings
     overrun: Overrun | None = None  # None: it fits, or nobody knows
     budgets: tuple[Budget, ...] = ()
     held: Held | None = None  # against a baseline; what it accepts is not among the findings
+
+    def __post_init__(self) -> None:
+        # The parts know their report, so that a notebook can show them as the report does.
+        for name in ("memory", "census", "collectives", "findings"):
+            mine: Any = getattr(self, name)
+            object.__setattr__(self, name, type(mine).of(mine, self))
+
+    def __repr__(self) -> str:
+        target = self.target
+        return (
+            f"Report({target.module}, {target.topology or target.chip or 'chip unknown'}, "
+            f"total {size(self.memory.total_bytes)}, peak {size(self.memory.peak_bytes)}, "
+            f"{plural(len(self.findings), 'finding')})"
+        )
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_html_(self) -> str | None:
+        """The HTML report, for notebooks; None (the plain line is shown) without the extra `html`."""
+        from hloscope.report.html.cells import whole
+
+        return whole(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, as documented in `schema.json`."""
@@ -102,4 +125,4 @@ class Report:
         """The report without the findings that a baseline accepts of `step`; `ran` are the codes of the rules that
         ran."""
         held = hold(self.findings, baseline, ran, step)
-        return replace(self, findings=held.new, held=held)
+        return replace(self, findings=Findings.of(held.new), held=held)

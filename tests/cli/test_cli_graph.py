@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hlo_builder import HloBuilder
 
-from hloscope.analysis import neighbourhood as room
-from hloscope.analysis.neighbourhood import neighbourhood
 from hloscope.hlo import Module
+from hloscope.hlo import neighbourhood as room
+from hloscope.hlo.neighbourhood import neighbourhood
 from tests.cli.conftest import Run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hloscope.analysis.neighbourhood import neighbourhood
+from hloscope.hlo.neighbourhood import neighbourhood
 from hloscope.hlo import HloFile
 from hloscope.report.build import load
 from hloscope.report.html.lanes import lanes

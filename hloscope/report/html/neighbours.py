@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
-from hloscope.analysis.neighbourhood import neighbourhood
+from hloscope.hlo.neighbourhood import neighbourhood
 from hloscope.report.html.charts import BLUE, RED, Figure, checked, text
 from hloscope.units import where
 

@@ -148,6 +148,7 @@ function drawCharts() {
 }
 
 async function makeTables() {
+  if (!document.querySelector("table.data")) return;
   const address = URL.createObjectURL(new Blob([await unpacked("datatables")], { type: "text/javascript" }));
   const { jQuery } = await import(address);
   URL.revokeObjectURL(address);
@@ -189,16 +190,18 @@ function setTheme(theme) {
 
 async function start() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  document.getElementById("theme").addEventListener("click", () => {
+  document.getElementById("theme")?.addEventListener("click", () => {
     setTheme(isDark() ? "light" : "dark");
     drawCharts();
   });
-  const script = document.createElement("script");
-  script.textContent = await unpacked("plotly");
-  document.head.append(script);
-  drawCharts();
-  for (const details of document.querySelectorAll("details.neighbours"))
-    details.addEventListener("toggle", drawNeighbours);
+  if (document.getElementById("plotly").textContent) {
+    const script = document.createElement("script");
+    script.textContent = await unpacked("plotly");
+    document.head.append(script);
+    drawCharts();
+    for (const details of document.querySelectorAll("details.neighbours"))
+      details.addEventListener("toggle", drawNeighbours);
+  }
   await makeTables();
   root.dataset.ready = "yes";
 }

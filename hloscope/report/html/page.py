@@ -29,11 +29,18 @@ _HERE = files("hloscope.report.html")
 _USERS = 20
 # Findings whose first instruction is drawn among its neighbours.
 _DRAWN = 20
+# What the page is made with.
+EXTRA = ("itables", "jinja2", "plotly")
+_CHARTED = frozenset({"memory", "time", "findings"})
+_SECTIONS = _CHARTED | {"overview", "buffers", "census", "collectives", "target"}
 
 
-def render_html(report: Report, above: Sequence[HtmlTable] = ()) -> str:
+def render_html(
+    report: Report, above: Sequence[HtmlTable] = (), *, sections: frozenset[str] = frozenset()
+) -> str:
     """The report as one HTML page that opens offline, with tables `above` what it shows of the step.
 
+    `sections` are the ids of those to show, without a header; all of the page if there are none.
     Raises UserError if the libraries for it are missing.
     """
     require_libraries()
@@ -43,6 +50,7 @@ def render_html(report: Report, above: Sequence[HtmlTable] = ()) -> str:
     from hloscope.report.html.neighbours import neighbours
     from hloscope.report.html.tables import census, collectives, findings, temporaries
 
+    made = {"buffers": temporaries, "census": census, "collectives": collectives}
     drawn = {
         "curve": charts.memory_curve(report.memory),
         "treemaps": charts.peak_treemaps(report.memory),
@@ -54,6 +62,8 @@ def render_html(report: Report, above: Sequence[HtmlTable] = ()) -> str:
         for number, finding in enumerate(report.findings[:_DRAWN])
         if finding.instructions
     }
+    filled = [make(report) for name, make in made.items() if not sections or name in sections]
+    tables = [table for table in filled if table.rows]
     return _template("page.html.j2").render(
         report=report,
         target=report.target,
@@ -64,7 +74,9 @@ def render_html(report: Report, above: Sequence[HtmlTable] = ()) -> str:
         graphs=graphs,
         verdict=_verdict(report),
         findings=findings(report),
-        tables=[t for t in (temporaries(report), census(report), collectives(report)) if t.rows],
+        whole=not sections,
+        shown=sections or _SECTIONS,
+        tables=tables,
         data=_embedded(
             {
                 "charts": drawn | {"graphs": graphs},
@@ -74,7 +86,7 @@ def render_html(report: Report, above: Sequence[HtmlTable] = ()) -> str:
             }
         ),
         above=[table for table in (*above, *verdict_tables(report)) if table.rows],
-        **_shared(),
+        **_shared(charts=not sections or bool(sections & _CHARTED), tables=bool(tables) or not sections),
     )
 
 
@@ -95,20 +107,20 @@ def render_diff(diff: Diff, regressions: Sequence[str]) -> str:
     )
 
 
-def _shared() -> dict[str, str]:
-    """What every page carries."""
+def _shared(*, charts: bool = True, tables: bool = True) -> dict[str, str]:
+    """What every page carries; the libraries of charts and of tables only where there are any."""
     return {
         "style": _HERE.joinpath("style.css").read_text("utf-8"),
         "script": _HERE.joinpath("page.js").read_text("utf-8"),
-        "plotly": _packed(_plotly()),
-        "datatables": _packed(_datatables()),
-        "datatables_style": _datatables_style(),
+        "plotly": _packed(_plotly()) if charts else "",
+        "datatables": _packed(_datatables()) if tables else "",
+        "datatables_style": _datatables_style() if tables else "",
     }
 
 
 def require_libraries() -> None:
     """Raises UserError if what the page is made with is not installed."""
-    for name in ("itables", "jinja2", "plotly"):
+    for name in EXTRA:
         if find_spec(name) is None:
             raise UserError(
                 f"the HTML report needs {name}, which is not installed: pip install 'hloscope[html]'"

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hloscope.hlo.shown import drawn
+
 if TYPE_CHECKING:
     from hloscope.hlo import Computation, Instruction
 
@@ -26,7 +28,7 @@ class Edge:
     kind: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Neighbourhood:
     """Instructions within some steps of `centre`, nearest first, with the edges among them.
 
@@ -38,6 +40,15 @@ class Neighbourhood:
     edges: tuple[Edge, ...]
     distance: Mapping[int, int]
     is_cut: bool
+
+    def __repr__(self) -> str:
+        hops = max(self.distance.values())
+        return (
+            f"Neighbourhood(%{self.centre.name}, {len(self.instructions)} instructions within {hops} steps)"
+        )
+
+    def _repr_html_(self) -> str:
+        return drawn(self, "neighbourhood_drawing")
 
 
 def neighbourhood(centre: Instruction, hops: int) -> Neighbourhood:
