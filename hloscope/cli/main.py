@@ -86,7 +86,6 @@ app = typer.Typer(
         "3 the compile failed."
     ),
     invoke_without_command=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from hloscope.cli import completions
 from hloscope.cli.formats import Format
 
 Target = Annotated[
@@ -31,6 +32,7 @@ TopologyName = Annotated[
         "--topology",
         metavar="NAME",
         help="Compile for this, or: what the dump was compiled for. See: hloscope topologies.",
+        autocompletion=completions.topologies,
     ),
 ]
 ModuleName = Annotated[
@@ -160,7 +162,15 @@ VerifyOn = Annotated[
     str, typer.Option("--verify-on", metavar="NAME", help="Host devices to build the small step for.")
 ]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="The page as it stands in the docs.")]
-Code = Annotated[str, typer.Argument(metavar="CODE", help="A rule's code, e.g. HS201.", show_default=False)]
+Code = Annotated[
+    str,
+    typer.Argument(
+        metavar="CODE",
+        help="A rule's code, e.g. HS201.",
+        show_default=False,
+        autocompletion=completions.rule_codes,
+    ),
+]
 XprofFolder = Annotated[
     str | None, typer.Option("--xprof", metavar="DIR", help="A folder for: xprof --logdir DIR.")
 ]

@@ -78,7 +78,8 @@ class Report:
         # The parts know their report, so that a notebook can show them as the report does.
         for name in ("memory", "census", "collectives", "findings"):
             mine: Any = getattr(self, name)
-            object.__setattr__(self, name, type(mine).of(mine, self))
+            kind: Any = type(mine)
+            object.__setattr__(self, name, kind.of(mine, self))
 
     def __repr__(self) -> str:
         target = self.target
