@@ -112,7 +112,8 @@ def _pickler(file: io.BytesIO) -> Any:
     """cloudpickle's pickler, which knows jax's own objects too."""
     jax: Any = importlib.import_module("jax")
     cloudpickle: Any = importlib.import_module("cloudpickle")
-    jitted: type = type(jax.jit(len))
+    made: Any = jax.jit(len)
+    jitted: Any = made.__class__
     derived = (jax.custom_vjp, jax.custom_jvp)
     base: Any = cloudpickle.Pickler
 
@@ -185,9 +186,10 @@ def _jit_options(function: Any) -> dict[str, Any]:
     return given
 
 
-def _jitted(function: Any, options: Mapping[str, Any]) -> Any:
+def _jitted(function: Any, options: Mapping[str, Any]) -> object:
     jax: Any = importlib.import_module("jax")
-    return jax.jit(function, **options)
+    made: object = jax.jit(function, **options)
+    return made
 
 
 def _empty(kind: type) -> object:

@@ -78,8 +78,7 @@ class Report:
         # The parts know their report, so that a notebook can show them as the report does.
         for name in ("memory", "census", "collectives", "findings"):
             mine: Any = getattr(self, name)
-            kind: Any = type(mine)
-            object.__setattr__(self, name, kind.of(mine, self))
+            object.__setattr__(self, name, mine.of(mine, self))
 
     def __repr__(self) -> str:
         target = self.target

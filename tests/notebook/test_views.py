@@ -92,10 +92,10 @@ def test_the_frame_draws_in_a_browser(browser: Browser, report: hs.Report, tmp_p
 
 
 def test_what_needs_no_charts_brings_none(report: hs.Report) -> None:
-    whole, findings = report._repr_html_(), report.findings._repr_html_()
+    whole, census = report._repr_html_(), report.census._repr_html_()
     assert whole is not None
-    assert findings is not None
-    assert len(findings) < 500_000 < len(whole) < 4_000_000
+    assert census is not None
+    assert len(census) < 1_000_000 < len(whole) < 4_000_000
 
 
 def test_without_the_extra_the_plain_line_is_shown(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hloscope.hlo.neighbourhood import neighbourhood
 from hloscope.hlo import HloFile
+from hloscope.hlo.neighbourhood import neighbourhood
 from hloscope.report.build import load
 from hloscope.report.html.lanes import lanes
 from hloscope.report.html.neighbours import neighbours

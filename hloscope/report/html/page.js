@@ -79,6 +79,7 @@ function drawLife() {
 function showAlive(step) {
   const alive = data.temporaries.filter((b) => b.first <= step && step <= b.last).slice(0, 12);
   const panel = document.getElementById("alive");
+  if (!panel) return;
   panel.querySelector("h3").textContent = `Largest temporaries alive at step ${step.toLocaleString("en")}`;
   const items = alive.map((buffer) => {
     const item = document.createElement("li");
