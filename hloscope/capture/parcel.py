@@ -186,13 +186,12 @@ def _jit_options(function: Any) -> dict[str, Any]:
     return given
 
 
-def _jitted(function: Any, options: Mapping[str, Any]) -> object:
+def _jitted(function: Any, options: Mapping[str, Any]) -> Any:
     jax: Any = importlib.import_module("jax")
-    made: object = jax.jit(function, **options)
-    return made
+    return jax.jit(function, **options)
 
 
-def _empty(kind: type) -> object:
+def _empty(kind: type[object]) -> object:
     return object.__new__(kind)
 
 
