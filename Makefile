@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test test-compile lint format protos rule-docs wheel clean
+.PHONY: demo test test-compile lint format protos rule-docs docs wheel clean
 
 demo: $(VENV)/.installed-tpu
 	$(BIN)/hloscope analyze examples/moe_train_step.py
@@ -39,6 +39,11 @@ protos: $(VENV)/.installed-dev
 rule-docs: $(VENV)/.installed-dev
 	UPDATE_GOLDEN=1 $(BIN)/python -m pytest -q tests/docs/test_rule_pages.py
 
+# The site in build/site; a warning is an error.
+docs: $(VENV)/.installed-dev
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m build --wheel
 
@@ -57,4 +62,4 @@ $(VENV)/.installed-dev: $(VENV)/.installed-tpu
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache dist build

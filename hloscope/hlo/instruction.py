@@ -191,10 +191,11 @@ class Instruction:
     def neighbourhood(self, hops: int = 2) -> Neighbourhood:
         """What is at most `hops` edges away: what it reads, what reads it, what it calls and is called by.
 
-        >>> import hloscope as hs
-        >>> module = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz").module
-        >>> module.find("fusion.264").neighbourhood(2)
-        Neighbourhood(%fusion.264, 10 instructions within 2 steps)
+        Examples:
+            >>> import hloscope as hs
+            >>> module = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz").module
+            >>> module.find("fusion.264").neighbourhood(2)
+            Neighbourhood(%fusion.264, 10 instructions within 2 steps)
         """
         from hloscope.hlo.neighbourhood import neighbourhood
 

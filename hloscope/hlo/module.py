@@ -211,12 +211,13 @@ class Module:
         `shape` is the result's, without layout as in `bf16[8,128]` or a `Shape` with one; `op_name` is any part of
         the path in the user's program.
 
-        >>> import hloscope as hs
-        >>> module = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz").module
-        >>> len(module.find(opcode="fusion", shape="bf16[8192,128]"))
-        3
-        >>> module.find("%fusion.264").opcode
-        'fusion'
+        Examples:
+            >>> import hloscope as hs
+            >>> module = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz").module
+            >>> len(module.find(opcode="fusion", shape="bf16[8192,128]"))
+            3
+            >>> module.find("%fusion.264").opcode
+            'fusion'
         """
         if name is not None:
             return self._by_name.get(name.removeprefix("%"))

@@ -49,16 +49,17 @@ def analyze(
     Raises UserError if the step or an option is wrong, CompileError if the compiler fails or dies; where it left a
     dump, `hs.load(error.dump_dir)` reports on that.
 
-    >>> import jax, jax.numpy as jnp
-    >>> import hloscope as hs
-    >>> def step(weights, batch):
-    ...     loss = lambda w: ((batch @ w) ** 2).mean()
-    ...     return weights - jax.grad(loss)(weights)
-    >>> weights = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16)
-    >>> batch = jax.ShapeDtypeStruct((64, 512), jnp.bfloat16)
-    >>> report = hs.analyze(step, weights, batch, topology="v5e:2x2", donate_argnums=0, quiet=True)
-    >>> report.memory.argument_bytes == 2 * (512 * 512 + 64 * 512)
-    True
+    Examples:
+        >>> import jax, jax.numpy as jnp
+        >>> import hloscope as hs
+        >>> def step(weights, batch):
+        ...     loss = lambda w: ((batch @ w) ** 2).mean()
+        ...     return weights - jax.grad(loss)(weights)
+        >>> weights = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16)
+        >>> batch = jax.ShapeDtypeStruct((64, 512), jnp.bfloat16)
+        >>> report = hs.analyze(step, weights, batch, topology="v5e:2x2", donate_argnums=0, quiet=True)
+        >>> report.memory.argument_bytes == 2 * (512 * 512 + 64 * 512)
+        True
     """
     check_valid_fraction(valid_fraction)
     told = {"donate_argnums": donate_argnums, "static_argnums": static_argnums}

@@ -16,10 +16,11 @@ def diff(before: Compared, after: Compared) -> Diff:
 
     Raises UserError for a file that holds no report.
 
-    >>> import hloscope as hs
-    >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz")
-    >>> hs.diff(report, report).empty
-    True
+    Examples:
+        >>> import hloscope as hs
+        >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz")
+        >>> hs.diff(report, report).empty
+        True
     """
     return compare(_side(before, "before"), _side(after, "after"))
 

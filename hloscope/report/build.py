@@ -44,12 +44,13 @@ def load(
     tokens; `chip_figures` names a TOML file with a user's figures of chips; `select` and `ignore` are rule codes.
     Raises UserError and CompileError.
 
-    >>> import hloscope as hs
-    >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz", topology="v6e:2x4", select=["HS203", "HS301"])
-    >>> report
-    Report(jit_train_step, v6e:2x4, total 1.2 GiB, peak 1.1 GiB, 3 findings)
-    >>> [finding.code for finding in report.findings]
-    ['HS203', 'HS203', 'HS301']
+    Examples:
+        >>> import hloscope as hs
+        >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz", topology="v6e:2x4", select=["HS203", "HS301"])
+        >>> report
+        Report(jit_train_step, v6e:2x4, total 1.2 GiB, peak 1.1 GiB, 3 findings)
+        >>> [finding.code for finding in report.findings]
+        ['HS203', 'HS203', 'HS301']
     """
     opened = open_target(os.fspath(target), topology=topology, module=module)
     return build_report(

@@ -84,10 +84,11 @@ class CensusView(_Part, Census):
     def to_frame(self) -> pd.DataFrame:
         """A row for each family, as in the JSON report, times too. Needs the extra `notebook`.
 
-        >>> import hloscope as hs
-        >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz")
-        >>> int(report.census.to_frame().query("phase == 'recompute'")["count"].sum())
-        56
+        Examples:
+            >>> import hloscope as hs
+            >>> report = hs.load("tests/data/qwen3_0p6b_dense.hlo.pb.gz")
+            >>> int(report.census.to_frame().query("phase == 'recompute'")["count"].sum())
+            56
         """
         from hloscope.report.frames import frame
 

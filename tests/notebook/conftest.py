@@ -2,3 +2,4 @@
 
 from tests.report.conftest import browser as browser
 from tests.report.conftest import hostile as hostile
+from tests.report.conftest import hostile_file as hostile_file
