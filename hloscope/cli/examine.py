@@ -22,7 +22,7 @@ from hloscope.report.budgets import Limit, parse_limit, parse_limits
 from hloscope.report.build import build_report, check_valid_fraction, open_target
 from hloscope.report.escape import printable
 from hloscope.report.target import Opened, is_step, open_hlo
-from hloscope.report.verdict import FailOn, Verdict, judge, parse_codes, parse_fail_on
+from hloscope.report.verdict import FailOn, Verdict, judge, parse_fail_on, split_codes
 
 if TYPE_CHECKING:
     from hloscope.report.model import Report
@@ -81,8 +81,8 @@ def settle(request: Request, *, gate: bool) -> Settings:
     if request.timeout is not None and not request.timeout > 0:
         raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
     config = _config(request)
-    select = parse_codes(request.select or config.select)
-    ignore = parse_codes(request.ignore or config.ignore)
+    select = split_codes(request.select or config.select)
+    ignore = split_codes(request.ignore or config.ignore)
     limits = parse_limits(request.budgets)
     if gate:
         limits = _project_limits(config) | limits

@@ -93,10 +93,12 @@ def waste(finding: Finding) -> str:
         return f"{size(finding.saved_bytes)}{time} wasted a step"
     if finding.held_bytes is not None:
         return f"{size(finding.held_bytes)} held at the peak"
-    moved = "" if finding.bytes is None else f"{size(finding.bytes)} moved a step, "
     if finding.saved_seconds is not None:
-        return f"{moved}about {duration(finding.saved_seconds)} wasted"
-    return f"{moved}waste unknown"
+        moved = "" if finding.bytes is None else f"{size(finding.bytes)} moved, "
+        return f"{moved}about {duration(finding.saved_seconds)} wasted a step"
+    if finding.bytes is None:
+        return "waste unknown"
+    return f"{size(finding.bytes)} moved a step, waste unknown"
 
 
 def _lacks_valid_share(finding: Finding) -> bool:

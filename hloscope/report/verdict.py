@@ -88,9 +88,14 @@ def parse_fail_on(words: Sequence[str], known: Sequence[str]) -> FailOn:
     return FailOn(severity=min(severities, key=lambda s: s.rank, default=None), codes=codes)
 
 
+def split_codes(words: Sequence[str]) -> tuple[str, ...]:
+    """What codes of rules begin with, upper case: `HS101`, `HS2`, and `ACME` for all of a plug-in."""
+    return tuple(word.strip().upper() for text in words for word in text.split(",") if word.strip())
+
+
 def parse_codes(words: Sequence[str]) -> tuple[str, ...]:
-    """Rule codes or prefixes of them, upper case. Raises UserError for what is none."""
-    codes = tuple(word.strip().upper() for text in words for word in text.split(",") if word.strip())
+    """Rule codes or prefixes of them with a digit, upper case. Raises UserError for what is none."""
+    codes = split_codes(words)
     for code in codes:
         if not CODE_PREFIX.fullmatch(code):
             raise UserError(f"{code!r} is no rule code such as HS201; see: hloscope rules")

@@ -27,10 +27,9 @@ def exposed_collectives(analyses: Analyses, *, share: float = 0.02) -> Iterable[
 
     ## What it does
     Adds up what the collectives over the same mesh axes, in the same phase, add to the estimated time of the step:
-    all of a synchronous one, and of an asynchronous one the wait at its end. Reports them where that is a fiftieth of
-    the step or more. They are one finding as they share links: where one waits for another, nobody can tell whose wait
-    it is. It says nothing where a time is not known: without a chip, without its topology, or of a
-    step with a part that has no estimate.
+    all of a synchronous one, and of an asynchronous one the wait at its end, as far as it is its own (not longer than
+    it takes). Reports them where that is a fiftieth of the step or more. It says nothing where a time is not known:
+    without a chip, without its topology, or of a step with a part that has no estimate.
 
     ## Why is this bad
     The matrix units stand still meanwhile. A collective that starts early enough beside enough work costs nothing.
@@ -63,12 +62,14 @@ def exposed_collectives(analyses: Analyses, *, share: float = 0.02) -> Iterable[
     groups: dict[tuple[str, str], list[_Timed]] = {}
     for collective, time in zip(analyses.collectives.collectives, step.collectives, strict=True):
         if time.step_seconds and time.seconds is not None:
-            timed = _Timed(collective=collective, seconds=time.seconds, exposed=time.step_seconds)
+            # A wait for others on the same links is not this one's: small ones may well run beside large ones.
+            exposed = min(time.step_seconds, time.seconds)
+            timed = _Timed(collective=collective, seconds=time.seconds, exposed=exposed)
             groups.setdefault((axes_text(collective), collective.phase), []).append(timed)
     for (axes, phase), found in groups.items():
         exposed = sum(t.exposed for t in found)
         if exposed >= share * step.seconds:
-            yield _finding(analyses, f"the step waits for collectives over {axes} {phase}", found, exposed)
+            yield _finding(analyses, f"exposed collectives over {axes} {phase}", found, exposed)
 
 
 def _finding(analyses: Analyses, title: str, found: Sequence[_Timed], exposed: float) -> Finding:
@@ -87,8 +88,8 @@ def _finding(analyses: Analyses, title: str, found: Sequence[_Timed], exposed: f
         ],
         advice="start them earlier, beside independent work, or send less",
         details=(
-            f"{duration(exposed)} of a step of {duration(step.seconds)} ({exposed / (step.seconds or 1):.1%});"
-            f" {step.model}",
+            f"{found[0].collective.phase}: {exposed / (step.seconds or 1):.1%} of an estimated step of"
+            f" {duration(step.seconds)}",
             *_lines(found),
         ),
         facts={"exposed_seconds": exposed, "step_seconds": step.seconds},
@@ -100,8 +101,9 @@ def _lines(found: Sequence[_Timed]) -> Iterable[str]:
     """The longest waits, one a line."""
     for timed in sorted(found, key=lambda t: -t.exposed)[:_LINES]:
         one = timed.collective
-        how = "" if one.asynchronous else ", synchronous"
+        wait = "all" if timed.exposed == timed.seconds else duration(timed.exposed)
+        kind = "" if one.asynchronous else ", synchronous"
         yield (
-            f"{duration(timed.exposed)} at {one.opcode} {one.shape} x{one.executions},"
-            f" {duration(timed.seconds)} on the wire{how}"
+            f"{one.phase} {one.opcode} {one.shape} x{one.executions}: {duration(timed.seconds)} on the wire,"
+            f" {wait} exposed{kind}"
         )

@@ -132,11 +132,12 @@ def test_findings_say_what_where_and_what_to_do(report: Callable[..., Report]) -
             finding(found, "HS101", saved_bytes=None, details=("of one", "of both"), places=3),
             finding(found, "HS101", saved_bytes=None, facts={"valid_fraction": None}, details=("of both",)),
             finding(found, title="another pattern", bytes=None, saved_bytes=None, details=()),
+            finding(found, title="a wait", saved_bytes=None, saved_seconds=2e-3, details=()),
         ),
     ).to_text(width=100)
     block = text[text.index("Findings") :].split("\n\n")[0].splitlines()
     assert block == [
-        "Findings  2 codes, 6 sites",
+        "Findings  2 codes, 7 sites",
         "  HS201  a pattern of HS201",
         "         error · 1 site · 1.0 GiB wasted a step  b/c.py:7",
         "         one",
@@ -146,6 +147,8 @@ def test_findings_say_what_where_and_what_to_do(report: Callable[..., Report]) -
         "         1 more line with --all",
         "  HS201  another pattern",
         "         warning · 1 site · waste unknown  b/c.py:7",
+        "  HS201  a wait",
+        "         warning · 1 site · 4.0 GiB moved, about 2.00 ms wasted a step  b/c.py:7",
         "      →  do this instead",
         "  HS101  a pattern of HS101",
         "         warning · 3 sites · 4.0 GiB moved a step, waste unknown  b/c.py:7",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cache
+import tomllib
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.capture import capture_step
-from hloscope.engine import run_rules
-from hloscope.hlo import read_hlo
+from hloscope.cli.main import main
+from hloscope.engine import load_rules, run_rules
+from hloscope.report.build import analyses_of
+from hloscope.report.target import open_artifact
+from hloscope.rule import Severity
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "findings_of_real_modules.txt"
 STEPS = Path(__file__).parents[1] / "steps"
 
 pytestmark = pytest.mark.tpu_compile
@@ -19,12 +24,11 @@ pytestmark = pytest.mark.tpu_compile
 
 @cache
 def compiled(step: str) -> Analyses:
-    artifact = capture_step(str(STEPS / step))
-    return Analyses(
-        read_hlo(artifact.hlo_path).module,
-        mesh=artifact.mesh_axes,
-        mesh_device_ids=artifact.mesh_device_ids,
-    )
+    return analyses_of(open_artifact(capture_step(str(STEPS / step)), step))
+
+
+def titles(step: str, code: str) -> list[str]:
+    return sorted(f.title for f in run_rules(compiled(step), select=[code]))
 
 
 def test_hs201_fires_on_the_sharding_that_makes_the_compiler_transpose():
@@ -58,3 +62,64 @@ def test_the_joining_of_two_half_gradients_is_a_concatenation():
     (finding,) = run_rules(compiled("ragged_layer.py:padded"), select=["HS102"])
     assert [i.shape.short for i in finding.instructions] == ["bf16[65536,1024]"]
     assert "backward" in finding.title
+
+
+def test_what_one_device_can_waste():
+    found = partial(titles, "wasteful.py:one_device")
+    assert found("HS105") == ["ragged rows in a wide type: f32[8192,1024] other"]
+    assert found("HS303")[0].startswith("loop state copied in every trip: f32[8192,4096]")
+    assert found("HS304") == ["donated f32[1024,1024] that no output takes over"]
+    assert found("HS401") == ["expert weights bf16[4,512,1024] stacked from their parts other"]
+    assert found("HS403") == ["grouped matmul expanded over 4 groups: bf16[4,8192,512] other"]
+    assert found("HS505") == [
+        "a message from the host of token[] in the step other",
+        "a message to the host of f32[] in the step other",
+    ]
+
+
+def test_hs402_tells_a_shape_outside_of_the_region_of_its_kernel_from_one_inside():
+    (finding,) = run_rules(compiled("wasteful.py:one_device"), select=["HS402"])
+    assert (
+        finding.title == "grouped matmul 8192 x 512 x 1024, 4 groups by pallas_tpu other, outside its region"
+    )
+    assert finding.details[0] == (
+        "the wider side: 1,024, at least 2,048; the narrower side: 512, at least 1,024; groups: 4, at least 16"
+    )
+    assert finding.severity is Severity.INFO, "nobody timed it on the device"
+
+
+def test_what_devices_can_waste_among_themselves():
+    found = partial(titles, "wasteful.py:sharded")
+    assert found("HS202") == ["weights of all experts bf16[8,512,1024] gathered over x other"]
+    assert found("HS204") == ["all-reduce of f32[512,2048] over x other, widened before it"]
+    assert found("HS207") == ["bf16[8192,2048] gathered over x other, then sliced"]
+    assert found("HS208") == ["gathered bf16[1,2048,2048] over x forward saved for every trip"]
+    assert "exposed collectives over x other" in found("HS206")
+
+
+def test_no_rule_for_collectives_speaks_of_a_step_without_any():
+    assert run_rules(compiled("wasteful.py:one_device"), select=["HS2"]) == ()
+
+
+def test_each_rule_fires_on_a_real_module():
+    """With the shared modules (see `findings_of_real_modules.txt`), and each is silent on one of them or of these."""
+    steps = ("wasteful.py:one_device", "wasteful.py:sharded", "ragged_layer.py:padded")
+    compiled_here = {f.code for step in steps for f in run_rules(compiled(step))}
+    table = GOLDEN.read_text().split("\n\n")[1].splitlines()[1:]
+    shared = {line[:5] for line in table if "/" in line}
+    silent = {line[:5] for line in table if " - " in line}
+    codes = {r.code for r in load_rules()}
+    assert compiled_here | shared == codes
+    assert codes - silent == {"HS206"}, "which is silent on a step without collectives, above"
+
+
+def test_a_baseline_of_two_steps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    steps = [str(STEPS / "wasteful.py:one_device"), str(STEPS / "wasteful.py:sharded")]
+    for step in steps:
+        assert main(["check", step, "--write-baseline", "known.toml"]) == 0
+    for step in steps:
+        assert main(["check", step]) == 1
+        assert main(["check", step, "--baseline", "known.toml"]) == 0
+    names = [s["name"] for s in tomllib.loads(Path("known.toml").read_text())["step"]]
+    assert [Path(name).name for name in names] == ["wasteful.py:one_device", "wasteful.py:sharded"]

@@ -99,5 +99,6 @@ def test_hs206_counts_the_wait_at_the_end_of_an_asynchronous_one():
     (waited_for,) = check(textwrap.dedent(marked), "HS206")
     assert "synchronous" in synchronous.details[1]
     assert "synchronous" not in waited_for.details[1]
+    assert synchronous.details[1].endswith("on the wire, all exposed, synchronous")
     # The same gather, with one product of 128 rows beside it.
     assert 0 < waited_for.saved_seconds < synchronous.saved_seconds  # pyright: ignore

@@ -84,6 +84,8 @@ def test_its_findings_stand_among_the_others(install, dump_file, capsys):
     assert main(["analyze", str(dump_file("dense")), "--select", "ACME1", "--json", "-"]) == 0
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert (finding["code"], finding["title"]) == ("ACME101", "found")
+    assert main(["check", str(dump_file("dense")), "--select", "acme", "--fail-on", "info"]) == 1
+    assert "ACME101 reached --fail-on" in capsys.readouterr().err
     assert main(["explain", "ACME101"]) == 0
     assert "from the plug-in acme" in capsys.readouterr().out
 

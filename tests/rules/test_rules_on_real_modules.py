@@ -19,6 +19,7 @@ MODULES = {
     "deepseek": "tpu7x:4x8x8",
     "qwen35_397b": "tpu7x:4x4x8",
     "oom": "v5e:2x4",
+    "moe_jax012": "tpu7x:2x2x1",
 }
 
 
