@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from hloscope.analysis.census import Family
 from hloscope.analysis.step_time import GroupTime
-from hloscope.analysis.sums import total
+from hloscope.analysis.sums import times, total
+from hloscope.analysis.traffic import HBM, hbm_bytes
+from hloscope.analysis.work import started_result
 from hloscope.hlo import Instruction, Shape
 from hloscope.report.model import Report
 
@@ -37,9 +39,10 @@ class Measured:
     """One compile. Sizes are bytes of one device, `seconds` the estimated time of a step; None is unknown.
 
     HBM bytes are those of valid rows where their share is known. `fusions`, `copies` and `kernels` count what runs
-    over whole ragged buffers: fusions, copies that the compiler put between them, and custom calls that are no
-    grouped matmuls. `collectives` are all collectives with their payload, `findings` the places and bytes of each
-    rule's findings. `failed` is the compiler's line where the compile failed, and the figures are of what it left.
+    over whole ragged buffers: fusions, copies that the compiler put between them (from HBM to HBM: one to VMEM spares
+    its reader as much), and custom calls that are no grouped matmuls. `collectives` are all collectives with their
+    payload, `findings` the places and bytes of each rule's findings. `failed` is the compiler's line where the compile
+    failed, and the figures are of what it left.
     """
 
     temp_bytes: int | None
@@ -79,7 +82,7 @@ def measure(report: Report, rows: frozenset[int] | None = None) -> Measured:
         seconds=None if report.time.unknown else report.time.seconds,
         hbm_bytes=total(t.bytes for _, t in families),
         fusions=_tally((f, t) for f, t in work if f.kind.startswith("fusion")),
-        copies=_tally((f, t) for f, t in work if f.kind in _COPIES),
+        copies=_copies(f for f, _ in work if f.kind in _COPIES),
         kernels=_tally(kernels),
         collectives=_payload(report),
         families=_by_name([*work, *kernels]),
@@ -111,6 +114,20 @@ _Line = tuple[Family, GroupTime]
 
 def _tally(lines: Iterable[_Line]) -> Tally:
     return sum((Tally(count=f.count, bytes=t.bytes) for f, t in lines), Tally())
+
+
+def _copies(families: Iterable[Family]) -> Tally:
+    """Copies by themselves: one family holds those to HBM and those to VMEM."""
+    found = [i for f in families for i in f.instructions if _stays_in_hbm(i)]
+    return Tally(
+        count=len(found),
+        bytes=total(times(i.module.executions(i.computation), hbm_bytes(i)) for i in found),
+    )
+
+
+def _stays_in_hbm(copy: Instruction) -> bool:
+    shapes = (started_result(copy), *(operand.shape for operand in copy.operands[:1]))
+    return all(shape.memory_space == HBM for shape in shapes)
 
 
 def _by_name(lines: Iterable[_Line]) -> dict[str, Tally]:

@@ -323,3 +323,25 @@ def test_rules_say_which_findings_have_an_action(dump_file: Callable[[str], Path
     found = [f for name in ("moe_jax012", "qwen35_397b") for f in hs.load(dump_file(name)).findings]
     mended = {f.code for f in found if f.fix != "none"}
     assert mended == {"HS101", "HS102", "HS103", "HS201"} == ROWS_CODES | MOVE_CODES
+
+
+COPIES = """HloModule copies, is_scheduled=true
+
+ENTRY main {
+  sizes = s32[8]{0} parameter(0)
+  x = bf16[4096,512]{1,0} parameter(1)
+  w = bf16[8,512,512]{2,1,0} parameter(2)
+  turned = bf16[4096,512]{0,1} copy(x)
+  near = (bf16[4096,512]{0,1:S(1)}, bf16[4096,512]{0,1}, u32[]{:S(2)}) copy-start(turned)
+  there = bf16[4096,512]{0,1:S(1)} copy-done(near)
+  y = bf16[4096,512]{1,0} custom-call(sizes, there, w), custom_call_target="tpu_custom_call"
+  ROOT z = bf16[4096,512]{0,1} copy(y)
+}
+"""
+
+
+def test_a_copy_to_vmem_is_no_copy_of_the_buffer(tmp_path: Path) -> None:
+    path = tmp_path / "copies.txt"
+    path.write_text(COPIES)
+    measured = measure(hs.load(path), frozenset({4096}))
+    assert measured.copies == Tally(count=2, bytes=4 * 4096 * 512 * 2)
