@@ -115,6 +115,8 @@ def _refuse_other(path: Path) -> None:
     start = _start(path).lstrip()
     if path.suffix == ".ipynb" or start.startswith(b'{\n "cells"'):
         raise UserError(f"{path} is a notebook: put the step into a .py file, with @hloscope.step on it")
+    if start.startswith(b"{") and b'"schema_version"' in start[:100]:
+        raise UserError(f"{path} is a report of an earlier run: hs.diff and hloscope diff read it")
     if start.startswith(b"module @"):
         raise UserError(
             f"{path} is StableHLO, what the step was before it was compiled: give the .hlo.pb or the HLO text "

@@ -154,8 +154,9 @@ HOSTILE = """
     %%hloscope --topology v5e:2x2
     y = x
     ---
-    file = open(os.devnull)
-    hs.analyze(lambda x: (x, file)[0], x, topology="v5e:2x2")
+    import threading
+    lock = threading.Lock()
+    hs.analyze(lambda x: (x, lock)[0], x, topology="v5e:2x2")
     ---
     print("alive", x.shape)
 """
