@@ -209,7 +209,7 @@ class Instruction:
 class Computation:
     """One HLO computation: the entry, a fusion's body, a loop's body or condition, a reducer, ..."""
 
-    __slots__ = ("_users", "by_id", "id", "instructions", "module", "proto", "root")
+    __slots__ = ("_scheduled", "_users", "by_id", "id", "instructions", "module", "proto", "root")
 
     proto: Final[protos.Computation]
     """The message itself (do not change it)."""
@@ -218,7 +218,8 @@ class Computation:
     id: Final[int]
     """The computation's id, unique in its module."""
     instructions: Final[tuple[Instruction, ...]]
-    """Every instruction, operands before users."""
+    """Every instruction, operands before users: in the order in which they run where the module fixes that, as its
+    text lists them."""
     by_id: Final[Mapping[int, Instruction]]
     """Instructions by id."""
     root: Final[Instruction]
@@ -236,7 +237,8 @@ class Computation:
         if proto.root_id not in by_id or len(by_id) != len(proto.instructions):
             raise UserError(f"computation {proto.name!r} has no root or two instructions with one id")
         self.by_id = by_id
-        self.instructions = tuple(by_id.values())
+        self._scheduled = _in_schedule_order(by_id, module.proto.schedule, self.id)
+        self.instructions = self._scheduled or tuple(by_id.values())
         self.root = by_id[proto.root_id]
         self._users: dict[int, tuple[Instruction, ...]] | None = None
 
@@ -270,6 +272,8 @@ class Computation:
     @property
     def schedule(self) -> tuple[Instruction, ...]:
         """The instructions in the order in which they run; in proto order where the module is not scheduled."""
+        if self._scheduled is not None:
+            return self._scheduled
         sequences = self.module.proto.schedule.sequences
         if self.proto.id not in sequences:
             return self.instructions
@@ -294,3 +298,19 @@ class Computation:
 
     def __repr__(self) -> str:
         return f"%{self.name} ({len(self.proto.instructions)} instructions)"
+
+
+def _in_schedule_order(
+    by_id: Mapping[int, Instruction], schedule: protos.Schedule, computation: int
+) -> tuple[Instruction, ...] | None:
+    """A computation's instructions as its schedule has them; None where there is none, or where it leaves some out
+    or has one before its operands."""
+    if computation not in schedule.sequences:
+        return None
+    ordered: dict[int, Instruction] = {}
+    for number in schedule.sequences[computation].instruction_ids:
+        instruction = by_id.get(number)
+        if instruction is None or any(o.id not in ordered for o in instruction.operands):
+            return None
+        ordered[number] = instruction
+    return tuple(ordered.values()) if len(ordered) == len(by_id) else None

@@ -154,18 +154,28 @@ class Module:
         """Computations whose instructions run one by one: the entry, loop conditions and bodies, branches,
         calls and asynchronous computations; not the bodies of fusions, reducers, comparators and the like.
 
-        Every piece of work of a step stands in exactly one of them.
+        Every piece of work of a step stands in exactly one of them. Callees stand before callers, and in the order
+        in which they are called: a module's text and its message may list computations in different orders.
         """
-        reached = {self._proto.entry_computation_id}
-        for computation in reversed(self.computations):
-            if computation.id not in reached:
-                continue
-            if _CONTROL_OPCODES.isdisjoint(self._index.opcodes[computation.id]):
-                continue
-            for instruction in computation.instructions:
-                if instruction.opcode in _CONTROL_OPCODES:
-                    reached.update(c.id for c in instruction.called_computations)
-        return tuple(c for c in self.computations if c.id in reached)
+        ordered: dict[int, Computation] = {}
+        # A stack of our own: computations may nest deeper than Python's.
+        stack = [(self.entry, self._run_by(self.entry))]
+        while stack:
+            computation, callees = stack[-1]
+            callee = next(callees, None)
+            if callee is None:
+                ordered[computation.id] = computation
+                stack.pop()
+            elif callee.id not in ordered:
+                stack.append((callee, self._run_by(callee)))
+        return tuple(ordered.values())
+
+    def _run_by(self, computation: Computation) -> Iterator[Computation]:
+        """The computations that a computation runs, instruction by instruction; none is among its callers."""
+        if _CONTROL_OPCODES.isdisjoint(self._index.opcodes[computation.id]):
+            return iter(())
+        callers = (i for i in computation.instructions if i.opcode in _CONTROL_OPCODES)
+        return (callee for caller in callers for callee in caller.called_computations)
 
     def facts(self, function: object) -> dict[Any, Any]:
         """What `function` has told so far, by what it was asked about: see `hloscope.hlo.memo`."""

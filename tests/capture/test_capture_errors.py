@@ -15,6 +15,7 @@ import pytest
 
 from hloscope import load
 from hloscope.capture import Artifact, capture_step
+from hloscope.cli.main import main
 from hloscope.errors import CompileError, UserError
 
 BUILDER = """
@@ -165,7 +166,7 @@ def test_refused_compiler_option(write_step) -> None:
 
 
 @pytest.mark.tpu_compile
-def test_out_of_memory_keeps_the_module(write_step) -> None:
+def test_out_of_memory_keeps_the_module(write_step, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_step("""
         def step(x):
             y = jnp.sin(x @ x.T)
@@ -191,8 +192,19 @@ def test_out_of_memory_keeps_the_module(write_step) -> None:
     assert report.overrun is not None
     assert report.overrun.limit_bytes == failed.hbm_limit_bytes
     assert report.overrun.excess_bytes > 50 << 30
-    # It is a report on a failure, not an answer to the next question.
-    assert "does not fit" in message(path, CompileError)
+    # It is a report on a failure, not an answer to the next question: the step is compiled again.
+    assert main(["analyze", path]) == 3
+    out, err = capsys.readouterr()
+    assert err.splitlines()[-1].startswith("error: the step does not fit: it needs 74.")
+    lines = out.splitlines()
+    assert any("total" in line and line.endswith("59.2 GiB too much") for line in lines)
+    # The product, with its line, is what fills the memory, and a rule says what would bring it down.
+    largest = next(line for line in lines if line.lstrip().startswith("step dot general "))
+    number = 1 + next(n for n, line in enumerate(Path(path).read_text().splitlines()) if "x @ x.T" in line)
+    assert "bf16[200000,200000]   74.5 GiB" in largest
+    assert largest.endswith(f"steps.py:{number}")
+    over = lines.index("59.2 GiB too much  findings about what is alive at the peak")
+    assert lines[over + 1].startswith("  HS308  74.5 GiB  bf16[200000,200000] dominates the peak")
 
 
 def test_abort(write_step) -> None:

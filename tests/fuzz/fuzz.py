@@ -12,6 +12,7 @@ import argparse
 import gzip
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -25,13 +26,17 @@ from tempfile import TemporaryDirectory
 from hloscope.errors import UserError
 from hloscope.report.build import load
 from tests.fuzz import mutate
-from tests.fuzz.seeds import seeds, texts
+from tests.fuzz.seeds import RECORDS, seeds, texts
 
 LONGEST_SECONDS = 10
 # One report in so many is drawn.
 DRAWN = 40
 LARGEST_BYTES = 4 * 2**30
-FORMS = ("message", "message", "message", "bytes", "text", "text", "text bytes", "gzip")
+FORMS = (
+    "message", "message", "message", "bytes", "text", "text", "text bytes", "gzip", "schedule", "buffers", "dump",
+)  # fmt: skip
+# Names in a dump folder: of the module, and of what the compiler writes beside it.
+STEM = "module_0000.jit_step.cl_1."
 
 
 class TooSlowError(Exception):
@@ -44,6 +49,11 @@ def make(draw: random.Random) -> tuple[str, bytes]:
     number = draw.randrange(len(seeds()))
     if form == "message":
         return form, mutate.message(seeds()[number], draw)
+    if form in ("schedule", "buffers"):
+        part = "hlo_module.schedule" if form == "schedule" else "buffer_assignment"
+        return form, mutate.message(seeds()[number], draw, part)
+    if form == "dump":
+        return form, mutate.message(seeds()[number], draw) if draw.random() < 0.3 else whole(number)
     if form == "bytes":
         return form, mutate.octets(seeds()[number].SerializeToString(), draw)
     if form == "text":
@@ -51,6 +61,30 @@ def make(draw: random.Random) -> tuple[str, bytes]:
     if form == "text bytes":
         return form, mutate.octets(texts()[number], draw)
     return form, mutate.octets(gzip.compress(texts()[number], 1, mtime=0), draw)
+
+
+def whole(number: int) -> bytes:
+    """A module as it is."""
+    return seeds()[number].SerializeToString()
+
+
+def lay(folder: Path, form: str, data: bytes, draw: random.Random) -> Path:
+    """Put an input where it is read from: a file, or a dump folder with mutated records beside the module."""
+    if form != "dump":
+        path = folder / "input"
+        path.write_bytes(data)
+        return path
+    dump = folder / "dump"
+    shutil.rmtree(dump, ignore_errors=True)
+    dump.mkdir()
+    (dump / f"{STEM}{draw.choice(('after', 'before'))}_optimizations.hlo.pb").write_bytes(data)
+    for name, text in RECORDS.items():
+        if draw.random() < 0.6:
+            mutated = draw.choice((mutate.tokens, mutate.octets))(text, draw)
+            packed = draw.random() < 0.2
+            content = mutate.octets(gzip.compress(mutated, 1, mtime=0), draw) if packed else mutated
+            (dump / f"{STEM}{name}{'.gz' if packed else ''}").write_bytes(content)
+    return dump
 
 
 def consume(path: Path, *, drawn: bool) -> str:
@@ -96,11 +130,11 @@ def fuzz(count: int, seed: int, folder: Path, keep: Path | None) -> tuple[Counte
     """Feed so many inputs; what became of them by form, and the failures by place."""
     outcomes: Counter[str] = Counter()
     failures: Counter[str] = Counter()
-    path = folder / "input"
     begin = time.monotonic()
     for number in range(count):
-        form, data = make(random.Random(f"{seed}.{number}"))
-        path.write_bytes(data)
+        draw = random.Random(f"{seed}.{number}")
+        form, data = make(draw)
+        path = lay(folder, form, data, draw)
         try:
             with bounded():
                 outcomes[f"{form}: {consume(path, drawn=number % DRAWN == 0)}"] += 1

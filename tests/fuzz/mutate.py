@@ -42,11 +42,14 @@ WORDS = (
 Draw = random.Random
 
 
-def message(seed: protos.HloProto, draw: Draw) -> bytes:
-    """The module with one to four of its fields changed."""
+def message(seed: protos.HloProto, draw: Draw, part: str = "") -> bytes:
+    """The module with one to four of its fields changed; only those within `part`, a path of fields, if given."""
     changed = protos.HloProto.FromString(seed.SerializeToString())
+    root: Any = changed
+    for name in part.split(".") if part else ():
+        root = getattr(root, name)
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        _change(changed, draw)
+        _change(root, draw)
     return changed.SerializeToString()
 
 

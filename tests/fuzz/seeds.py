@@ -15,6 +15,31 @@ SOURCES = ("oom_toy_moe", "qwen3_0p6b_dense", "qwen3_30b")
 # So small that one input takes milliseconds, so large that loops, fusions and collectives are in it.
 SMALLEST, LARGEST = 12, 90
 PER_SOURCE = 25
+# What the compiler writes beside a module that it dumps.
+RECORDS = {
+    "target_arguments.txt": b"""replica_count: 1
+tpu_topology_args {
+  version: TPU_VERSION_VIPERFISH
+  variant: "lite"
+  chips_per_host_bounds {
+    x: 2
+    y: 2
+    z: 1
+  }
+  host_bounds {
+    x: 1
+    y: 2
+    z: 1
+  }
+}
+""",
+    "tpu_comp_env.txt": b"""# xla_tpu_scoped_vmem_limit_kib in the current tpu_comp_env has a non-default value.
+xla_tpu_scoped_vmem_limit_kib: 65536
+xla_tpu_enable_sparse_core: true
+""",
+    "oom_intermediate_module.txt": b"HloModule m",
+    "after_codegen.txt": b"done",
+}
 
 
 @cache

@@ -24,6 +24,10 @@ def test_mutated_modules_end_in_a_report_or_a_clear_error(tmp_path: Path) -> Non
         "bytes: refused",
         "gzip: refused",
         "text bytes: report",
+        "schedule: report",
+        "buffers: report",
+        "buffers: refused",
+        "dump: report",
     }
 
 
