@@ -88,7 +88,8 @@ def test_ragged_buffers_of_the_deepseek_module(shared_dump: Callable[[str], HloF
     file = shared_dump("deepseek")
     unknown, *_ = report_of(file)["ragged_buffers"]
     assert (unknown["rows"], unknown["groups"]) == (524288, 64)
-    assert unknown["grouped_matmuls"] == [f"gmm.{i}" for i in range(3, 9)] + [f"tgmm.{i}" for i in (1, 2, 3)]
+    names = [f"gmm.{i}" for i in range(3, 9)] + [f"tgmm.{i}" for i in (1, 2, 3)]
+    assert sorted(unknown["grouped_matmuls"]) == names
     assert len(unknown["full_buffer_instructions"]) == 4
     assert (unknown["valid_fraction"], unknown["valid_fraction_source"]) == (None, None)
     told, *_ = report_of(file, valid_fraction=0.5)["ragged_buffers"]

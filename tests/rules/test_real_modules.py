@@ -105,7 +105,7 @@ def test_hs201_names_the_three_expert_gradients_of_deepseek(shared_dump):
 
 def test_hs201_names_the_four_wo_gradients_of_397b_and_not_the_eight_of_wi(shared_dump):
     (finding,) = find(shared_dump("qwen35_397b"), "HS201")
-    assert finding.facts["values"] == ["tgmm.2", "tgmm.5", "tgmm.8", "tgmm.11"]
+    assert sorted(finding.facts["values"]) == ["tgmm.11", "tgmm.2", "tgmm.5", "tgmm.8"]
     assert finding.places == 4
     assert finding.facts["shape"] == "bf16[64,1024,4096]"
     assert finding.executions == 60
