@@ -110,6 +110,8 @@ class Shape:
             return self.bytes
         if sorted(self.layout.minor_to_major) != list(range(len(self.dimensions))):
             raise UserError(f"the layout of {self} does not fit its dimensions: the file is damaged")
+        if any(size < 1 and size != _COMBINE for tile in self.layout.tiles for size in tile):
+            raise UserError(f"the layout of {self} has a tile without a size: the file is damaged")
         bits = self._bits * math.prod(_tiled_dimensions(self))
         return -(-bits // 8)
 

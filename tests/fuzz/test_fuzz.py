@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hloscope.errors import UserError
+from hloscope.hlo import protos
 from hloscope.report.build import load
 from tests.fuzz.fuzz import consume, fuzz
 from tests.fuzz.seeds import seeds
@@ -46,6 +47,19 @@ def test_sizes_that_no_machine_has_are_only_numbers(text: str, tmp_path: Path) -
     path = tmp_path / "m.txt"
     path.write_text(text)
     assert consume(path, drawn=True) == "report"
+
+
+@pytest.mark.parametrize("size", ["0", "8,0", "0,128"])
+def test_a_tile_of_no_size(size: str, tmp_path: Path) -> None:
+    seed = protos.HloProto()
+    seed.CopyFrom(seeds()[0])
+    for computation in seed.hlo_module.computations:
+        for instruction in computation.instructions:
+            del instruction.shape.layout.tiles[:]
+            instruction.shape.layout.tiles.add(dimensions=map(int, size.split(",")))
+    path = tmp_path / "m.hlo.pb"
+    path.write_bytes(seed.SerializeToString())
+    assert "a tile without a size: the file is damaged" in refusal(path)
 
 
 def refusal(path: Path) -> str:
