@@ -20,6 +20,7 @@ from hloscope.report.model import Report
 from hloscope.report.target import Opened
 from hloscope.report.terminal import draw, fit_width
 from hloscope.report.text import render
+from hloscope.report.views import Findings
 from hloscope.rule import Finding, Severity
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -127,12 +128,16 @@ def test_findings_say_what_where_and_what_to_do(report: Callable[..., Report]) -
     assert found is not None
     text = replace(
         base,
-        findings=(
-            finding(found, severity=Severity.ERROR),
-            finding(found, "HS101", saved_bytes=None, details=("of one", "of both"), places=3),
-            finding(found, "HS101", saved_bytes=None, facts={"valid_fraction": None}, details=("of both",)),
-            finding(found, title="another pattern", bytes=None, saved_bytes=None, details=()),
-            finding(found, title="a wait", saved_bytes=None, saved_seconds=2e-3, details=()),
+        findings=Findings(
+            (
+                finding(found, severity=Severity.ERROR),
+                finding(found, "HS101", saved_bytes=None, details=("of one", "of both"), places=3),
+                finding(
+                    found, "HS101", saved_bytes=None, facts={"valid_fraction": None}, details=("of both",)
+                ),
+                finding(found, title="another pattern", bytes=None, saved_bytes=None, details=()),
+                finding(found, title="a wait", saved_bytes=None, saved_seconds=2e-3, details=()),
+            )
         ),
     ).to_text(width=100)
     block = text[text.index("Findings") :].split("\n\n")[0].splitlines()
@@ -167,7 +172,7 @@ def test_what_is_not_ragged_asks_for_no_valid_fraction(report: Callable[..., Rep
     found = base.memory.buffers_at_peak[0].instruction
     assert found is not None
     known = finding(found, facts={"valid_fraction": None})
-    text = replace(base, findings=(finding(found, saved_bytes=None), known)).to_text()
+    text = replace(base, findings=Findings((finding(found, saved_bytes=None), known))).to_text()
     assert "--valid-fraction" not in text
 
 
@@ -287,9 +292,9 @@ def test_the_top_says_what_the_findings_come_to(report: Callable[..., Report]) -
     found = base.findings[0]
     priced = replace(found, saved_bytes=2**30, places=1)
     unpriced = replace(found, saved_bytes=None, places=1)
-    both = replace(base, findings=(priced, priced)).to_text()
+    both = replace(base, findings=Findings((priced, priced))).to_text()
     assert "found 2 sites: 2.0 GiB wasted a step; details" in both
-    some = replace(base, findings=(priced, unpriced)).to_text()
+    some = replace(base, findings=Findings((priced, unpriced))).to_text()
     assert "found 2 sites: at least 1.0 GiB wasted a step; details" in some
-    none = replace(base, findings=(unpriced,)).to_text()
+    none = replace(base, findings=Findings((unpriced,))).to_text()
     assert "found 1 site; details" in none
