@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hostile import write_hostile
 
 from hloscope.hlo import HloFile, read_hlo
+from hloscope.report.build import load
+from hloscope.report.model import Report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # A shell that runs the tests in the background ignores SIGINT, and so would every process that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,3 +70,35 @@ def store_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HLOSCOPE_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture
+def hostile_file(shared_dump: Callable[[str], HloFile], tmp_path: Path) -> Path:
+    """The small module with hostile names."""
+    return write_hostile(shared_dump("oom"), tmp_path / "evil.hlo.pb")
+
+
+@pytest.fixture
+def hostile(hostile_file: Path) -> Report:
+    """The report of `hostile_file`."""
+    return load(hostile_file)
+
+
+# As root there is no sandbox; the rest keeps the browser from calling home.
+_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests."""
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs chromium: .ci/run installs it")
+        pytest.skip("no chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
+        yield browser
+        browser.close()

@@ -23,6 +23,7 @@ from hloscope.report.build import build_report, check_valid_fraction, open_targe
 from hloscope.report.escape import printable
 from hloscope.report.target import Opened, is_step, open_hlo
 from hloscope.report.verdict import FailOn, Verdict, judge, parse_fail_on, split_codes
+from hloscope.rule import CODE_PREFIX
 
 if TYPE_CHECKING:
     from hloscope.report.model import Report
@@ -86,6 +87,7 @@ def settle(request: Request, *, gate: bool) -> Settings:
     limits = parse_limits(request.budgets)
     if gate:
         limits = _project_limits(config) | limits
+    _check_codes(limits)
     return Settings(
         rules=chosen_rules(select, ignore),
         select=select,
@@ -95,6 +97,14 @@ def settle(request: Request, *, gate: bool) -> Settings:
         fail_on=parse_fail_on(_fail_on(request, config, limits, gate), [r.code for r in load_rules()]),
         baseline=_baseline(request, config),
     )
+
+
+def _check_codes(limits: Mapping[str, Limit]) -> None:
+    """A limit on findings of a rule that there is not would always be kept: UserError."""
+    codes = [rule.code for rule in load_rules()]
+    for name in limits:
+        if CODE_PREFIX.fullmatch(name) and not any(code.startswith(name) for code in codes):
+            raise UserError(f"--budget {name}: no rule begins with {name!r}; see: hloscope rules")
 
 
 def _config(request: Request) -> Config:
@@ -148,7 +158,7 @@ def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError
     if request.write_baseline is not None and failure is None:
         report = _write_baseline(request.write_baseline, report, settings, opened)
     elif settings.baseline is not None:
-        step = _step_name(opened, settings.baseline.path)
+        step = _step_name(opened, settings.baseline.path, report.target.topology)
         report = report.with_baseline(settings.baseline, settings.ran, step)
     if failure is None:
         report = report.with_budgets(settings.limits)
@@ -157,18 +167,19 @@ def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError
 
 def _write_baseline(place: str, report: Report, settings: Settings, opened: Opened) -> Report:
     """Accept what there is. The report is then held against the new baseline."""
-    step = _step_name(opened, place)
+    step = _step_name(opened, place, report.target.topology)
     older = settings.baseline or Baseline(path=place, steps={})
     baseline = replace(renewed(report.findings, older, settings.ran, step), path=place)
     write_whole(place, [to_toml(baseline).encode()])
     return report.with_baseline(baseline, settings.ran, step)
 
 
-def _step_name(opened: Opened, baseline: str) -> StepName:
-    """What a target's findings are kept under in a baseline: where its step stands from there, or its module."""
+def _step_name(opened: Opened, baseline: str, topology: str | None) -> StepName:
+    """What a target's findings are kept under in a baseline: where its step stands from there, or its module, with
+    the topology that it tells or was said to be for."""
     artifact = opened.artifact
     if artifact is None:
-        return StepName(name=printable(opened.file.module.name))
+        return StepName(name=printable(opened.file.module.name), topology=printable(topology or ""))
     file = Path(os.path.relpath(artifact.source_file, Path(baseline).absolute().parent)).as_posix()
     return StepName(name=printable(f"{file}:{artifact.step_name}"), topology=artifact.topology)
 

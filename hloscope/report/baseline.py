@@ -28,8 +28,8 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class StepName:
-    """What findings are kept under: `train.py:step` from the baseline's folder and the topology, or the module of a
-    dump, which tells no topology ("")."""
+    """What findings are kept under: `train.py:step` from the baseline's folder, or the module of a dump, and the
+    topology ("" where that is not told)."""
 
     name: str
     topology: str = ""
@@ -81,6 +81,8 @@ def read_baseline(path: str) -> Baseline:
     """Read a baseline file. Raises UserError if it is not one."""
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no baseline {path}: write it with --write-baseline {path}") from error
     except OSError as error:
         raise UserError(f"cannot read the baseline {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -63,10 +63,16 @@ def side_of(report: Mapping[str, Any], source: str) -> Side:
         raise UserError(
             f"{source} is no report of this hloscope (schema_version {version!r}, not {SCHEMA_VERSION})"
         )
+    if "figures" in report and "before" in report:
+        raise UserError(f"{source} is a diff, not a report: give what it compared")
     try:
         return _side(report, source)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{source} is no whole report of hloscope: {error}") from error
+    except KeyError as error:
+        raise UserError(f"{source} is no whole report of hloscope: it lacks {error}") from error
+    except (TypeError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"{source} is no whole report of hloscope: a value in it is of the wrong kind ({error})"
+        ) from error
 
 
 def _side(report: Mapping[str, Any], source: str) -> Side:

@@ -43,7 +43,7 @@ def render(report: Report, *, width: int, everything: bool = False, kernels: boo
         collectives(report.collectives.collectives, report.time.collectives, width, everything),
         step_kernels(report.kernels, width) if kernels else (),
         ragged_buffers(report.ragged_buffers, width),
-        findings(report.findings, everything),
+        findings(report.findings, everything, report.held),
         accepted(report.held, everything),
         _hints(report),
     )

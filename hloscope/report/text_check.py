@@ -18,7 +18,7 @@ def render(verdict: Verdict, *, width: int, everything: bool = False) -> Group:
     sections = (
         header(report.target, width),
         budgets(report.budgets),
-        findings(report.findings, everything),
+        findings(report.findings, everything, report.held),
         accepted(report.held, everything),
         _said(verdict),
     )

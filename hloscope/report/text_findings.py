@@ -20,10 +20,21 @@ _UNPRICED = "waste unknown without the valid-row share: --valid-fraction"
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
-def findings(found: Sequence[Finding], everything: bool) -> Iterator[RenderableType]:
-    """Every finding as a title, its figures and details; what those of one code share, and advice, once."""
+def findings(
+    found: Sequence[Finding], everything: bool, held: Held | None = None
+) -> Iterator[RenderableType]:
+    """Every finding as a title, its figures and details; what those of one code share, and advice, once.
+
+    `held` tells what a baseline accepts, which is not among them.
+    """
     if not found:
-        yield words(("Findings", "bold"), "  none: the rules found nothing that they know to be waste")
+        known = held is not None and held.suppressed
+        none = (
+            "that the baseline does not accept"
+            if known
+            else "the rules found nothing that they know to be waste"
+        )
+        yield words(("Findings", "bold"), f"  none{'' if known else ':'} {none}")
         return
     codes = dict.fromkeys(f.code for f in found)
     places = sum(f.places for f in found)
@@ -56,6 +67,8 @@ def accepted(held: Held | None, everything: bool) -> Iterator[RenderableType]:
         )
     for entry in held.stale if everything else held.stale[:_SHOWN_DETAILS]:
         yield indented(words(f"{entry.code}  {cut(entry.title, _LONGEST)} ", (entry.fingerprint, "dim")), 4)
+    if not everything and len(held.stale) > _SHOWN_DETAILS:
+        yield indented(words((f"{len(held.stale) - _SHOWN_DETAILS} more with --all", "dim")), 4)
 
 
 def _add_code(grid: Table, found: Sequence[Finding], everything: bool) -> None:

@@ -247,3 +247,41 @@ def test_a_format_that_there_is_not(run: Run, dense: Path) -> None:
     assert code == 2
     assert "'yaml'" in err
     assert "sarif" in err
+
+
+def test_dumps_of_one_name_are_told_apart_by_their_topology(
+    run: Run, dump_file: Callable[[str], Path]
+) -> None:
+    """Every MaxText module is called jit_train_step."""
+    dense = ("check", dump_file("dense"), "--topology", "v6e:2x4", "--select", "HS3,HS5")
+    larger = ("check", dump_file("qwen3_30b"), "--topology", "v6e:4x4", "--select", "HS3,HS5")
+    for one in (dense, larger):
+        assert run(*one, "--write-baseline", "known.toml")[0] == 0
+    for one in (dense, larger):
+        code, out, _ = run(*one, "--baseline", "known.toml")
+        assert (code, "none that the baseline does not accept" in out) == (0, True)
+        assert "without a finding" not in out
+
+
+def test_entries_without_a_finding_are_counted_where_they_are_cut(
+    run: Run, dump_file: Callable[[str], Path]
+) -> None:
+    larger = ("check", dump_file("qwen3_30b"), "--select", "HS1,HS3,HS5")
+    run(*larger, "--write-baseline", "known.toml")
+    text = Path("known.toml").read_text().replace('fingerprint = "', 'fingerprint = "0')
+    Path("known.toml").write_text(text)
+    _, out, _ = run(*larger, "--baseline", "known.toml", "--fail-on", "never")
+    count = text.count("fingerprint =")
+    assert f"{count} entries without a finding" in out
+    assert f"{count - 4} more with --all" in out
+
+
+def test_a_budget_on_no_rule_is_refused(run: Run, oom: Path) -> None:
+    code, _, err = run("check", oom, "--budget", "HS9=1")
+    assert (code, err) == (2, "error: --budget HS9: no rule begins with 'HS9'; see: hloscope rules\n")
+
+
+def test_the_json_of_a_diff_is_no_report(run: Run, oom: Path) -> None:
+    run("diff", oom, oom, "--json", "diff.json", "--quiet")
+    code, _, err = run("diff", "diff.json", oom)
+    assert (code, err) == (2, "error: diff.json is a diff, not a report: give what it compared\n")

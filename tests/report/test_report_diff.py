@@ -174,7 +174,7 @@ def test_new_warnings_are_regressions_and_accepted_ones_are_compared_too(report)
         ("[]", "is no report of hloscope"),
         ('{"schema_version": 7}', "is no report of this hloscope"),
         ('{"schema_version": 1, "x": NaN}', "is no JSON: NaN is no JSON number"),
-        ('{"schema_version": 1}', "is no whole report of hloscope: 'memory'"),
+        ('{"schema_version": 1}', "is no whole report of hloscope: it lacks 'memory'"),
     ],
 )
 def test_files_that_are_no_reports(text, message, tmp_path: Path):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from hostile import EVIL
 
 from hloscope.report.model import Report
-from tests.report.conftest import EVIL
 
 
 @pytest.mark.parametrize("everything", [False, True])
