@@ -84,10 +84,9 @@ def settle(request: Request, *, gate: bool) -> Settings:
     config = _config(request)
     select = split_codes(request.select or config.select)
     ignore = split_codes(request.ignore or config.ignore)
-    limits = parse_limits(request.budgets)
+    limits = _on_rules(parse_limits(request.budgets))
     if gate:
         limits = _project_limits(config) | limits
-    _check_codes(limits)
     return Settings(
         rules=chosen_rules(select, ignore),
         select=select,
@@ -99,12 +98,13 @@ def settle(request: Request, *, gate: bool) -> Settings:
     )
 
 
-def _check_codes(limits: Mapping[str, Limit]) -> None:
-    """A limit on findings of a rule that there is not would always be kept: UserError."""
+def _on_rules(limits: dict[str, Limit]) -> dict[str, Limit]:
+    """The limits. A limit on findings of a rule that there is not would always be kept: UserError."""
     codes = [rule.code for rule in load_rules()]
     for name in limits:
         if CODE_PREFIX.fullmatch(name) and not any(code.startswith(name) for code in codes):
             raise UserError(f"--budget {name}: no rule begins with {name!r}; see: hloscope rules")
+    return limits
 
 
 def _config(request: Request) -> Config:
@@ -120,9 +120,9 @@ def _config(request: Request) -> Config:
 def _project_limits(config: Config) -> dict[str, Limit]:
     try:
         limits = [parse_limit(name, text) for name, text in config.budgets.items()]
+        return _on_rules({limit.name: limit for limit in limits})
     except UserError as error:
         raise UserError(f"{config.path}: budgets: {error}") from error
-    return {limit.name: limit for limit in limits}
 
 
 def _fail_on(request: Request, config: Config, limits: Mapping[str, Limit], gate: bool) -> Sequence[str]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from hloscope.errors import UserError
 
 _STATISTICS = re.compile(r"^  scheduler_statistics \{\n(?P<fields>(?:    .*\n)*)  \}$", re.MULTILINE)
-_FIELD = re.compile(r"^    (?P<name>\w+)_cycles: (?P<cycles>[\d.e+]+)$", re.MULTILINE)
-_CLOCK = re.compile(r"^ *cycles_per_microsecond: (?P<cycles>[\d.e+]+)$", re.MULTILINE)
+_FIELD = re.compile(r"^    (?P<name>\w+)_cycles: (?P<cycles>[\d.e+-]+)$", re.MULTILINE)
+_CLOCK = re.compile(r"^ *cycles_per_microsecond: (?P<cycles>[\d.e+-]+)$", re.MULTILINE)
 _HERTZ = 1e6
 _LARGEST = 2**30  # characters; real ones have some tens of millions
 

@@ -279,6 +279,10 @@ def test_entries_without_a_finding_are_counted_where_they_are_cut(
 def test_a_budget_on_no_rule_is_refused(run: Run, oom: Path) -> None:
     code, _, err = run("check", oom, "--budget", "HS9=1")
     assert (code, err) == (2, "error: --budget HS9: no rule begins with 'HS9'; see: hloscope rules\n")
+    settings("[budgets]\nHS9 = 1")
+    code, _, err = run("check", oom)
+    assert code == 2
+    assert "hloscope.toml: budgets: --budget HS9: no rule begins with 'HS9'" in err
 
 
 def test_the_json_of_a_diff_is_no_report(run: Run, oom: Path) -> None:

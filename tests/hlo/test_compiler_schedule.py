@@ -23,6 +23,7 @@ computation_schedules {
   }
   scheduler_statistics {
     all_gather_wasted_cycles: 1500
+    copy_wasted_cycles: 1.5e-05
     call_wasted_cycles: 3e3
     total_wasted_cycles: 4500
     total_cycles: 45000.5
@@ -44,7 +45,11 @@ def test_the_clock_and_the_waits(tmp_path: Path) -> None:
     assert found is not None
     assert found.clock_hz == 1.5e9
     assert found.seconds == pytest.approx(30.000333e-6)
-    assert list(found.waits.items()) == [("call", pytest.approx(2e-6)), ("all_gather", pytest.approx(1e-6))]
+    assert list(found.waits.items()) == [
+        ("call", pytest.approx(2e-6)),
+        ("all_gather", pytest.approx(1e-6)),
+        ("copy", pytest.approx(1e-14)),
+    ]
 
 
 @pytest.mark.parametrize(

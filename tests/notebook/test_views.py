@@ -40,10 +40,14 @@ def test_plain_lines(report: hs.Report) -> None:
 @pytest.mark.parametrize(
     ("part", "inside", "outside"),
     [
-        ("memory", ['id="curve"', 'id="treemap"', 'id="buffers"'], ['id="findings"', "<header"]),
-        ("census", ['id="census"'], ['id="curve"', 'id="collectives"']),
+        (
+            "memory",
+            ['id="curve"', '"type":"treemap"', 'id="treemap"', 'id="buffers"'],
+            ['id="findings"', "<header"],
+        ),
+        ("census", ['id="census"'], ['id="curve"', 'id="collectives"', '"type":"treemap"']),
         ("collectives", ['id="collectives"'], ['id="curve"', 'id="census"']),
-        ("findings", ['id="findings"', "HS203"], ['id="curve"', 'id="census"']),
+        ("findings", ['id="findings"', "HS203"], ['id="curve"', 'id="census"', '"type":"treemap"']),
     ],
 )
 def test_a_part_shows_its_section_of_the_page(

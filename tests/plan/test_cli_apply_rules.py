@@ -79,6 +79,8 @@ def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> 
     assert "HS201" in told["before"]["findings"]
     assert "HS201" not in told["after"]["findings"]
     assert told["plan"]["action"] == [action["action"]]
+    # The golden is without times, which differ by compiler.
+    assert told["after"]["seconds"] < 0.95 * told["before"]["seconds"]
     golden(out, "apply_rules_sharded_gradient.txt")
     shown = page.read_text()
     for text in (action["title"], action["reason"], size(told["before"]["temp_bytes"])):

@@ -48,7 +48,7 @@ def planned() -> Planned:
 def test_the_waste_is_found_and_gone(planned: Planned) -> None:
     before, after = planned.outcome.before, planned.after
     assert before.findings["HS101"].count >= 4
-    assert before.findings["HS102"].count >= 1  # the compiler of jax 0.10 makes two of it
+    assert before.findings["HS102"].count in (1, 2)  # the compiler of jax 0.10 makes two of it
     assert not ROWS_CODES & set(after.findings)
     assert after.copies.count <= before.copies.count, "no copy of a whole buffer came in its place"
 

@@ -130,18 +130,20 @@ def roofline(time: StepTime) -> Figure | None:
 
 def before_and_after(diff: Diff) -> Figure | None:
     """The memory of both sides; None where none of it differs or is known."""
-    shown = [f for f in diff.figures if f.name in MEMORY and f.before is not None and f.after is not None]
+    shown = [
+        (f.name, f.before, f.after)
+        for f in diff.figures
+        if f.name in MEMORY and f.before is not None and f.after is not None
+    ]
     if not shown:
         return None
-    sides = (
-        ("before", BLUE, [f.before or 0.0 for f in shown]),
-        ("after", ORANGE, [f.after or 0.0 for f in shown]),
-    )
+    names, before, after = zip(*shown, strict=True)
+    sides = (("before", BLUE, before), ("after", ORANGE, after))
     traces = [
         {
             "type": "bar",
             "name": name,
-            "x": [f.name for f in shown],
+            "x": list(names),
             "y": [value / GIB for value in values],
             "marker": {"color": colour},
             "customdata": [size(int(value)) for value in values],

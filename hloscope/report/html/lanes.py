@@ -68,7 +68,8 @@ def _title(timeline: Timeline, computation: Computation) -> str:
     seconds = duration(timeline.lines[computation.id].seconds)
     if computation.id == timeline.module.entry.id:
         return f"the entry, {seconds}"
-    return f"{timeline.runs[computation.id]} × {seconds}, {cut(printable(computation.name), 40)}"
+    # The name as a whole: clones, which are alike in all else, differ at its end.
+    return f"{timeline.runs[computation.id]} × {seconds}, {cut(printable(computation.name), 200)}"
 
 
 def _blocks(timeline: Timeline, computation: Computation) -> Iterator[Block]:

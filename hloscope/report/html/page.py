@@ -50,19 +50,22 @@ def render_html(
     from hloscope.report.html.neighbours import neighbours
     from hloscope.report.html.tables import census, collectives, findings, temporaries
 
+    shown = sections or _SECTIONS
     made = {"buffers": temporaries, "census": census, "collectives": collectives}
+    # What is not shown is neither made nor carried along.
+    with_memory, with_time = "memory" in shown, "time" in shown
     drawn = {
-        "curve": charts.memory_curve(report.memory),
-        "treemaps": charts.peak_treemaps(report.memory),
-        "roofline": charts.roofline(report.time),
-        "lanes": lanes(report.time),
+        "curve": charts.memory_curve(report.memory) if with_memory else None,
+        "treemaps": charts.peak_treemaps(report.memory) if with_memory else {},
+        "roofline": charts.roofline(report.time) if with_time else None,
+        "lanes": lanes(report.time) if with_time else {},
     }
     graphs = {
         number: neighbours(finding.instructions[0])
-        for number, finding in enumerate(report.findings[:_DRAWN])
+        for number, finding in enumerate(report.findings[:_DRAWN] if "findings" in shown else ())
         if finding.instructions
     }
-    filled = [make(report) for name, make in made.items() if not sections or name in sections]
+    filled = [make(report) for name, make in made.items() if name in shown]
     tables = [table for table in filled if table.rows]
     return _template("page.html.j2").render(
         report=report,
@@ -75,18 +78,18 @@ def render_html(
         verdict=_verdict(report),
         findings=findings(report),
         whole=not sections,
-        shown=sections or _SECTIONS,
+        shown=shown,
         tables=tables,
         data=_embedded(
             {
                 "charts": drawn | {"graphs": graphs},
                 "peak": report.memory.peak_position,
-                "buffers": [_buffer(b) for b in report.memory.buffers_at_peak],
-                "temporaries": [_buffer(b) for b in report.memory.largest_temporaries],
+                "buffers": [_buffer(b) for b in report.memory.buffers_at_peak] if with_memory else [],
+                "temporaries": [_buffer(b) for b in report.memory.largest_temporaries] if with_memory else [],
             }
         ),
         above=[table for table in (*above, *verdict_tables(report)) if table.rows],
-        **_shared(charts=not sections or bool(sections & _CHARTED), tables=bool(tables) or not sections),
+        **_shared(charts=bool(shown & _CHARTED), tables=bool(tables) or not sections),
     )
 
 
