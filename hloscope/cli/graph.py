@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloscope.cli.output import write_text
+from hloscope.cli.output import write_bytes, write_text
 from hloscope.errors import UserError
 from hloscope.files import write_whole
 from hloscope.hlo import Instruction, Module
@@ -48,8 +48,7 @@ def run(request: Request) -> int:
         return 0
     data = graph.svg(around) if form == "svg" else graph.dot(around).encode()
     if request.output is None:
-        sys.stdout.write(data.decode())
-        sys.stdout.flush()
+        write_bytes(data, sys.stdout)
     else:
         write_whole(request.output, [data])
     return 0

@@ -103,6 +103,7 @@ def _end(number: int, _: object) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code. Every error that is raised on purpose ends here."""
     if arguments is None:
+        _open_streams()
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, _end)
@@ -129,6 +130,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # No room, no right, a name too long: the system's own line is the clear one.
         where = f"{error.filename}: " if error.filename else ""
         return _fail(UserError(f"{where}{error.strerror or error}"))
+
+
+def _open_streams() -> None:
+    """Give standard streams that the caller closed a place that takes everything: the exit code still tells.
+
+    Otherwise the next file that is opened would get such a stream's number, and the compiler's log with it.
+    """
+    while (taken := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(taken, True)
+    os.close(taken)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -166,9 +180,9 @@ def _fail(error: HloscopeError, log_tail: str = "") -> int:
 
 
 def _say(text: str) -> None:
-    from hloscope.report.escape import fit_encoding
+    from hloscope.report.escape import fit_encoding, inert
 
-    print(fit_encoding(text, sys.stderr.encoding or "ascii"), file=sys.stderr)
+    print(fit_encoding(inert(text), sys.stderr.encoding or "ascii"), file=sys.stderr)
 
 
 def _version(asked: bool) -> None:

@@ -48,7 +48,7 @@ class ReportOutput:
     def write_whole(self, text: str) -> None:
         """Write the report's text."""
         if self.is_standard:
-            _write(text, sys.stdout)
+            write_bytes(text.encode(), sys.stdout)
             return
         assert self._file is not None
         self._file.write([text.encode()])
@@ -98,17 +98,23 @@ def write_text(make: Callable[[int], RenderableType], stream: TextIO, *, narrowe
 
     `make` is told the width. Nothing is drawn in less than `narrowest` columns.
     """
-    from hloscope.report.escape import fit_encoding
+    from hloscope.report.escape import fit_encoding, inert
     from hloscope.report.terminal import draw, fit_width
 
     width = fit_width(shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns, narrowest=narrowest)
     text = draw(make(width), width, stream)
-    _write(fit_encoding(text, stream.encoding or "ascii"), stream)
+    encoding = stream.encoding or "ascii"
+    write_bytes(fit_encoding(inert(text), encoding).encode(encoding), stream)
 
 
-def _write(text: str, stream: TextIO) -> None:
+def write_bytes(data: bytes, stream: TextIO) -> None:
+    """Write to a standard stream as it is, whatever the stream's own encoding.
+
+    A reader that has gone away is no error. Raises UserError if it cannot be written otherwise.
+    """
     try:
-        stream.write(text)
+        stream.flush()
+        stream.buffer.write(data)
         stream.flush()
     except BrokenPipeError:
         # The reader has seen enough (`| head`): the rest goes nowhere, and the exit code stays what it is. Python

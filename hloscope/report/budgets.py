@@ -58,6 +58,11 @@ class Budget:
         """The figure and its limit in words: `3.1 GiB of 2.0 GiB`."""
         return f"{self.spelled(self.actual)} of {self.spelled(self.limit)}"
 
+    @property
+    def said(self) -> str:
+        """What exceeds the limit, in words: `over the budget for temp: 3.1 GiB of 2.0 GiB, by 1.1 GiB`."""
+        return f"over the budget for {self.name}: {self.held}, by {self.spelled(self.actual - self.limit)}"
+
     def spelled(self, value: float) -> str:
         """A figure in words."""
         return spelled(self.unit, value)
@@ -94,14 +99,21 @@ def parse_limit(name: str, text: str) -> Limit:
         return Limit(name=name, unit="count", value=_count(name, text))
     plain = name.lower().replace("-", "_")
     if plain in MEMORY:
-        return Limit(name=plain, unit="bytes", value=parse_size(text))
+        return Limit(name=plain, unit="bytes", value=_read(parse_size, plain, text))
     if plain in TIMES:
-        return Limit(name=plain, unit="seconds", value=parse_seconds(text))
+        return Limit(name=plain, unit="seconds", value=_read(parse_seconds, plain, text))
     if plain == "findings" or plain in _SEVERITIES:
         return Limit(name=plain, unit="count", value=_count(name, text))
     if CODE_PREFIX.fullmatch(name.upper()):
         return Limit(name=name.upper(), unit="count", value=_count(name, text))
     raise _wrong(f"{name}={text}")
+
+
+def _read(parse: Callable[[str], float], name: str, text: str) -> float:
+    try:
+        return parse(text)
+    except UserError as error:
+        raise UserError(f"the budget on {name}: {error}") from error
 
 
 def _count(name: str, text: str) -> int:

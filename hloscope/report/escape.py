@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 # One for one, so that columns stay where they are.
 _ASCII = str.maketrans("·×→…−•▁▂▃▄▅▆▇█▓░─━═│", "|x>~-*.:-=+*#@=.--=|")
+
+# Colours may stand before it.
+_COMMAND = re.compile(r"^((?:\s|\x1b\[[\d;]*m)*)::")
 
 
 def printable(text: str) -> str:
@@ -15,6 +20,16 @@ def printable(text: str) -> str:
 
 def _spelled(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def inert(text: str) -> str:
+    """Lines for a log that a CI runner reads: what GitHub's would take for a command of a workflow is spelled out.
+
+    It obeys `::error::` and its like at the start of a line, blanks before it or not, and `##[error]` within one.
+    """
+    if "::" not in text and "##[" not in text:
+        return text
+    return "\n".join(_COMMAND.sub(r"\1\\x3a:", line) for line in text.split("\n")).replace("##[", "#\\x23[")
 
 
 def fit_encoding(text: str, encoding: str) -> str:

@@ -34,9 +34,7 @@ def _commands(verdict: Verdict, root: Path) -> Iterator[str]:
         title = f"{finding.code} {finding.severity.value}"
         yield _command(kind, place_of(finding, root) or at, title, text)
     for budget in verdict.exceeded:
-        yield _command(
-            "error", at, f"budget {budget.name}", f"over the budget for {budget.name}: {budget.held}"
-        )
+        yield _command("error", at, f"budget {budget.name}", budget.said)
 
 
 def _command(kind: str, place: Place | None, title: str, message: str) -> str:

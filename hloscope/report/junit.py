@@ -30,7 +30,8 @@ def to_junit(verdict: Verdict) -> str:
     suite = ET.SubElement(suites, "testsuite", {"name": printable(target.source), **counts, "skipped": "0"})
     suite.extend(cases)
     ET.indent(suites, " ")
-    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+    # ASCII with character references: right in whatever encoding a log is kept.
+    return ET.tostring(suites, encoding="us-ascii", xml_declaration=True).decode() + "\n"
 
 
 def _compile(verdict: Verdict) -> ET.Element:
@@ -59,7 +60,7 @@ def _rule(rule: Rule, verdict: Verdict) -> ET.Element:
 def _budget(budget: Budget) -> ET.Element:
     case = ET.Element("testcase", {"name": printable(f"budget {budget.name}")})
     if budget.exceeded:
-        _add(case, "failure", f"over the budget for {budget.name}: {budget.held}", ())
+        _add(case, "failure", budget.said, ())
     else:
         ET.SubElement(case, "system-out").text = printable(f"{budget.held} {budget.note}".strip())
     return case

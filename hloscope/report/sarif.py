@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import hloscope
+from hloscope.report.budgets import Budget
 from hloscope.report.places import Place, place_of, place_of_target
 from hloscope.report.rule_page import rule_page
 from hloscope.report.verdict import Verdict
@@ -25,17 +26,21 @@ def to_sarif(verdict: Verdict, root: Path) -> dict[str, Any]:
     """
     index = {rule.code: number for number, rule in enumerate(verdict.rules)}
     report = verdict.report
-    results = [_result(f, index, place_of(f, root)) for f in report.findings]
+    # GitHub refuses a whole log for one result without a location.
+    at = place_of_target(report.target.source, root) or _dump(report.target.source, root)
+    results = [_result(f, index, place_of(f, root) or at) for f in report.findings]
     results += [
-        {**_result(s.finding, index, place_of(s.finding, root)), "suppressions": [_suppression(s.reason)]}
+        {
+            **_result(s.finding, index, place_of(s.finding, root) or at),
+            "suppressions": [_suppression(s.reason)],
+        }
         for s in (report.held.suppressed if report.held else ())
     ]
     if report.held is not None:
         # An empty list says that nothing suppresses it; a missing one, that nobody looked.
         for result in results:
             result.setdefault("suppressions", [])
-    at = place_of_target(report.target.source, root)
-    results += [_exceeded(name, at, len(index)) for name in (b.name for b in verdict.exceeded)]
+    results += [_exceeded(budget, at, len(index)) for budget in verdict.exceeded]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -82,7 +87,7 @@ def _invocation(verdict: Verdict) -> dict[str, Any]:
     return {"executionSuccessful": verdict.compiled, "toolExecutionNotifications": failed + notes}
 
 
-def _result(finding: Finding, index: Mapping[str, int], place: Place | None) -> dict[str, Any]:
+def _result(finding: Finding, index: Mapping[str, int], place: Place) -> dict[str, Any]:
     properties = {
         "places": finding.places,
         "executions": finding.executions,
@@ -102,20 +107,26 @@ def _result(finding: Finding, index: Mapping[str, int], place: Place | None) -> 
     }
 
 
-def _exceeded(name: str, place: Place | None, index: int) -> dict[str, Any]:
+def _exceeded(budget: Budget, place: Place, index: int) -> dict[str, Any]:
     return {
         "ruleId": _BUDGET,
         "ruleIndex": index,
         "level": "error",
-        "message": {"text": f"over the budget for {name}"},
+        "message": {"text": budget.said},
         "locations": _locations(place),
-        "partialFingerprints": {"hloscope/v1": f"{_BUDGET} {name}"},
+        "partialFingerprints": {"hloscope/v1": f"{_BUDGET} {budget.name}"},
     }
 
 
-def _locations(place: Place | None) -> list[dict[str, Any]]:
-    if place is None:
-        return []
+def _dump(source: str, root: Path) -> Place:
+    """The dump itself: below the root, or by its whole path."""
+    path = Path(source).absolute()
+    return Place(str(PurePosixPath(path.relative_to(root) if path.is_relative_to(root) else path)), None)
+
+
+def _locations(place: Place) -> list[dict[str, Any]]:
+    if PurePosixPath(place.file).is_absolute():
+        return [{"physicalLocation": {"artifactLocation": {"uri": Path(place.file).as_uri()}}}]
     physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(place.file), "uriBaseId": _ROOT}}
     if place.line is not None:
         physical["region"] = {"startLine": place.line}

@@ -182,6 +182,21 @@ def test_sarif(run: Run, oom: Path, tmp_path: Path) -> None:
     assert "suppressions" not in found["results"][0]
 
 
+def test_every_sarif_result_has_a_location(run: Run, dense: Path, tmp_path: Path) -> None:
+    # A code scanner refuses a whole log for one result without.
+    budget = ("--budget", "peak=1GiB")
+    outside = sarif(run, dense, *budget)["results"]
+    assert len(outside) > 2
+    assert all(r["locations"] for r in outside)
+    assert outside[-1]["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": dense.as_uri()}
+    assert outside[-1]["message"]["text"] == "over the budget for peak: 1.1 GiB of 1.0 GiB, by 147.5 MiB"
+    inside = tmp_path / "a dump.hlo.pb.gz"
+    inside.write_bytes(dense.read_bytes())
+    (tmp_path / ".git").mkdir()
+    place = sarif(run, inside, *budget)["results"][-1]["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": "a%20dump.hlo.pb.gz", "uriBaseId": "REPOSITORY"}}
+
+
 def test_sarif_tells_what_a_baseline_accepts(run: Run, oom: Path) -> None:
     run("check", oom, "--select", "HS101", "--write-baseline", "known.toml")
     results = sarif(run, oom, "--baseline", "known.toml", "--select", "HS101,HS104")["results"]
@@ -205,6 +220,7 @@ def test_junit(run: Run, oom: Path) -> None:
         "HS201 transposed-reduce-scatter",
         "budget arena",
     ]
+    assert out.isascii()
     failure = cases["HS101 full-buffer-fusion"].find("failure")
     assert failure is not None
     assert "activation forward bf16[2621440,2048]" in (failure.text or "")

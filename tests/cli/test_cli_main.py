@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,14 +16,15 @@ import hloscope
 from hloscope.cli.main import main
 from hloscope.cli.progress import progress, stage_in_words
 from hloscope.engine import load_rules
-from hloscope.hlo import HloFile
+from hloscope.hlo import HloFile, protos
 
-ANALYZE = [sys.executable, "-m", "hloscope.cli.main", "analyze"]
+HLOSCOPE = [sys.executable, "-m", "hloscope.cli.main"]
+ANALYZE = [*HLOSCOPE, "analyze"]
 
 
 def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "hloscope.cli.main", *arguments],
+        [*HLOSCOPE, *arguments],
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -157,6 +160,57 @@ def test_an_ascii_terminal_gets_ascii(shared_dump: Callable[[str], HloFile]) -> 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.isascii()
     assert "jit_step | tpu" in done.stdout
+
+
+def test_closed_streams_change_no_exit_code(shared_dump: Callable[[str], HloFile]) -> None:
+    oom = str(shared_dump("oom").path)
+    for closed, arguments, code in (
+        (">&-", [oom, "--fail-on", "HS101"], 1),
+        (">&- 2>&- <&-", [oom, "--fail-on", "never"], 0),
+        ("2>&-", ["nowhere.pb"], 2),
+    ):
+        words = shlex.join([*ANALYZE, *arguments])
+        done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, check=False, timeout=60)
+        assert done.returncode == code
+        assert b"Traceback" not in done.stdout + done.stderr
+
+
+def test_names_are_written_in_any_encoding(tmp_path: Path) -> None:
+    (tmp_path / "é日.py").touch()
+    text = tmp_path / "m.txt"
+    text.write_text(
+        "HloModule m\n\nENTRY %e (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
+        '  ROOT %c = f32[8]{0} custom-call(%p), custom_call_target="xla_python_cpu_callback", '
+        'metadata={op_name="jit(m)/c" source_file="é日.py" source_line=3}\n}\n',
+        encoding="utf-8",
+    )
+    for encoding in ("ascii", "latin-1", "utf-8"):
+        for form in ("junit", "github"):
+            command = [*HLOSCOPE, "check", str(text), "--format", form, "--select", "HS505"]
+            environment = {**os.environ, "PYTHONIOENCODING": encoding}
+            done = subprocess.run(
+                command, capture_output=True, check=False, timeout=60, env=environment, cwd=tmp_path
+            )
+            assert (done.returncode, done.stderr) == (1, b"failed: HS505 reached --fail-on\n")
+            said = "".join(ET.fromstring(done.stdout).itertext()) if form == "junit" else done.stdout.decode()
+            assert "é日" in said
+
+
+def test_a_name_is_no_command_of_a_workflow(
+    shared_dump: Callable[[str], HloFile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = protos.HloProto(hlo_module=shared_dump("oom").module.proto)
+    proto.hlo_module.name = "::error::owned##[error]x"
+    (tmp_path / "m.hlo.pb").write_bytes(proto.SerializeToString())
+    assert main(["analyze", str(tmp_path / "m.hlo.pb")]) == 0
+    out = capsys.readouterr().out
+    assert "owned" in out
+    assert not any(line.strip().startswith("::") or "##[" in line for line in out.splitlines())
+    (tmp_path / "m.txt").write_text("HloModule m\n\nENTRY %e {\n::add-mask::a\n}\n")
+    assert main(["analyze", str(tmp_path / "m.txt")]) == 2
+    err = capsys.readouterr().err
+    assert "add-mask" in err
+    assert not any(line.strip().startswith("::") for line in err.splitlines())
 
 
 def test_a_reader_that_has_seen_enough(shared_dump: Callable[[str], HloFile]) -> None:

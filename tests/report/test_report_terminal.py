@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Group
 
-from hloscope.report.escape import fit_encoding, printable
+from hloscope.report.escape import fit_encoding, inert, printable
 from hloscope.report.figures import bar, curve
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import Tail, beside, cut, cut_front, draw, indented, joined, words
@@ -29,6 +29,13 @@ def test_control_and_formatting_characters_are_spelled_out() -> None:
     assert printable(HOSTILE) == r"a\x1b[31m\x07\r\n\t\u202eb\u2066\u200bc\x9b2J"
     assert printable("bf16[2,3] gelü 形") == "bf16[2,3] gelü 形"
     assert printable("\ud800") == r"\ud800"
+
+
+def test_a_log_gives_no_orders_to_its_runner() -> None:
+    assert inert("a\n  ::error::b\n\x1b[1m::c\n d::e ##[f]") == (
+        "a\n  \\x3a:error::b\n\x1b[1m\\x3a:c\n d::e #\\x23[f]"
+    )
+    assert inert("a::b\nc") == "a::b\nc"
 
 
 @pytest.mark.parametrize(
