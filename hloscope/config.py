@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 from hloscope.engine import RuleSettings, get_rule
 from hloscope.errors import UserError
+from hloscope.files import read_toml
 from hloscope.rule import OptionValue, Rule, Severity
 
 _OWN, _SHARED = "hloscope.toml", "pyproject.toml"
@@ -51,26 +51,25 @@ def read_config(path: Path) -> Config:
     """The settings of a file. Raises UserError if there is none in it, or it is wrong."""
     table = _table(path)
     if table is None:
-        what = "has no [tool.hloscope]" if path.is_file() else "is no file"
-        raise UserError(f"{path} {what}")
+        what = "has no [tool.hloscope]" if path.exists() else "is not there"
+        raise UserError(f"the settings {path}: it {what}")
     return _config(path, table)
 
 
 def _table(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML: {error}") from error
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    content = read_toml(path, f"the settings {path}")
     if path.name != _SHARED:
+        if "tool" in content:
+            raise UserError(f"{path}: only a {_SHARED} has [tool.hloscope]; here its keys stand at the top")
         return content
-    table = content.get("tool", {}).get("hloscope")
-    if table is not None and not isinstance(table, dict):
-        raise UserError(f"{path}: [tool.hloscope] is no table")
-    return cast("dict[str, Any] | None", table)
+    tools = _subtable(path, "tool", content.get("tool", {}))
+    return _subtable(path, "tool.hloscope", tools["hloscope"]) if "hloscope" in tools else None
 
 
 def _config(path: Path, table: Mapping[str, Any]) -> Config:

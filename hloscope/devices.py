@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from hloscope.errors import UserError
+from hloscope.files import read_toml
 
 # Elements of 32 bits in a vector register: 8 sublanes of 128 lanes on every chip (jax._src.tpu_info).
 VECTOR_ELEMENTS = 1024
@@ -114,21 +115,12 @@ def with_figures(chip: Chip, path: str) -> Chip:
 def read_figures(path: str) -> dict[str, dict[str, float]]:
     """A user's figures by chip from a TOML file: a table by the chip's name, e.g. `[v6e]` with
     `hbm_efficiency = 0.8`. Raises UserError if the file cannot be read or says what cannot be."""
-    table = _read(path)
+    table = read_toml(path, f"the file of chip figures {path}")
     unknown = set(table) - set(chips())
     if unknown:
         raise UserError(f"{path}: there is no chip {min(unknown)!r}; there are {', '.join(chips())}")
     # Every chip's figures are checked, so that a mistake is not found by another run only.
     return {name: _checked(path, name, figures) for name, figures in table.items()}
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot read the chip figures in {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"the chip figures in {path} are no TOML: {error}") from error
 
 
 def _checked(path: str, name: str, figures: object) -> dict[str, float]:

@@ -1,15 +1,19 @@
-"""Files that are there whole or not at all."""
+"""Files: written whole or not at all; TOML, of which nobody knows who edited it."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, cast
 
 from hloscope.errors import UserError
+
+_DEEPEST = 100
+_DEEP = "it is nested too deeply"
 
 
 class WholeFile:
@@ -86,3 +90,36 @@ def write_whole(place: str | os.PathLike[str], pieces: Iterable[bytes], subject:
     """Write a file in one go. Raises UserError where that cannot be."""
     with WholeFile(place, subject) as file:
         file.write(pieces)
+
+
+def read_toml(place: str | os.PathLike[str], subject: str) -> dict[str, Any]:
+    """The tables of a TOML file. Raises UserError, with `subject` for what it is, if it cannot be read or is none."""
+    try:
+        # Editors of Windows put a mark before the text.
+        content = tomllib.loads(Path(place).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot read {subject}: {error.strerror or error}") from error
+    except RecursionError as error:
+        raise UserError(f"{subject}: {_DEEP}") from error
+    except ValueError as error:  # that it is no TOML, no UTF-8, or has a number of thousands of digits
+        raise UserError(f"{subject} is no TOML: {error}") from error
+    _refuse_outsize(content, subject)
+    return content
+
+
+def _refuse_outsize(content: dict[str, Any], subject: str) -> None:
+    """Raises UserError for what no person writes: Python fails on it later, in places of its own choice."""
+    level: list[object] = [content]
+    for _ in range(_DEEPEST):
+        if any(isinstance(value, int) and abs(value) >= 2**63 for value in level):
+            raise UserError(f"{subject} is no TOML: it has a whole number of more than 64 bits")
+        level = [inner for value in level for inner in _within(value)]
+        if not level:
+            return
+    raise UserError(f"{subject}: {_DEEP}")
+
+
+def _within(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()

@@ -7,14 +7,12 @@ trying, and what came of them, in `hloscope.planner`.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from hloscope.errors import UserError
-from hloscope.files import write_whole
+from hloscope.files import read_toml, write_whole
 
 # Raised when an older hloscope could no longer read what is written.
 FORMAT = 1
@@ -107,10 +105,7 @@ class Plan:
     def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan. Raises UserError if the file is none."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            return from_fields(tomllib.loads(text))
-        except OSError as error:
-            raise UserError(f"cannot read the plan {path}: {error.strerror}") from error
+            return from_fields(read_toml(path, f"the plan {path}"))
         except ValueError as error:
             raise UserError(f"{path} is no plan of hloscope: {error}") from error
 

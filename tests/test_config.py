@@ -90,6 +90,11 @@ def test_the_nearest_file_upwards_and_the_own_one_first(tmp_path):
         ("rules.HS102.smal_bytes = 1", "did you mean 'small_bytes'"),
         ("rules.HS102.least = 'x'", "rules.HS102.least: 'x' is no whole number"),
         ("select = [", "is no TOML: "),
+        ("[tool.hloscope]\nselect = ['HS1']", "only a pyproject.toml has [tool.hloscope]"),
+        (f"select = {'[' * 5000}", "nested too deeply"),
+        (f"budgets.{'.'.join('a' * 3000)} = 1", "nested too deeply"),
+        (f"budgets.temp = {'9' * 5000}", "is no TOML: Exceeds the limit"),
+        (f"budgets.temp = 0x{'f' * 5000}", "more than 64 bits"),
     ],
 )
 def test_what_is_refused(text, message, tmp_path):
@@ -101,12 +106,31 @@ def test_what_is_refused(text, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_settings_that_lead_nowhere_are_not_passed_over(tmp_path):
+    (tmp_path / "hloscope.toml").symlink_to("hloscope.toml")
+    with pytest.raises(UserError, match="cannot read the settings"):
+        find_config(tmp_path)
+    (tmp_path / "hloscope.toml").unlink()
+    (tmp_path / "hloscope.toml").mkdir()
+    with pytest.raises(UserError, match="cannot read the settings"):
+        find_config(tmp_path)
+
+
+def test_a_mark_before_the_text_is_read_over(tmp_path):
+    write(tmp_path / "hloscope.toml", "\ufeffselect = ['HS2']")
+    assert find_config(tmp_path).select == ("HS2",)
+
+
 def test_a_file_that_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"no\.toml is no file"):
+    with pytest.raises(UserError, match=r"no\.toml: it is not there"):
         read_config(tmp_path / "no.toml")
     bare = write(tmp_path / "pyproject.toml", "[tool]\nhloscope = 3")
-    with pytest.raises(UserError, match="is no table"):
+    with pytest.raises(UserError, match=r"tool\.hloscope is a table, not 3"):
         read_config(bare)
+    for text in ("tool = 3", "[[tool]]"):
+        bare.write_text(text)
+        with pytest.raises(UserError, match="tool is a table, not "):
+            read_config(bare)
     bare.write_text("")
     with pytest.raises(UserError, match=r"has no \[tool.hloscope\]"):
         read_config(bare)

@@ -57,6 +57,12 @@ def accepted(held: Held | None, everything: bool) -> Iterator[RenderableType]:
     count = plural(len(held.suppressed), "finding")
     of = " on ".join(t for t in (held.step.name, held.step.topology) if t)
     yield words(("Baseline", "bold"), f"  {count} of {cut(of, 100)} accepted by {cut(held.path, 100)}")
+    if held.others:
+        # A renamed file or another --topology, often enough.
+        names = [" on ".join(t for t in (s.name, s.topology) if t) for s in held.others]
+        shown = ", ".join(cut(name, 60) for name in names[:_SHOWN_DETAILS])
+        more = f" and {len(names) - _SHOWN_DETAILS} more" if len(names) > _SHOWN_DETAILS else ""
+        yield indented(words((f"it has no entries of this step, but of {shown}{more}", "yellow")))
     if everything:
         for known in held.suppressed:
             title = cut(known.finding.title, _LONGEST)
@@ -65,6 +71,9 @@ def accepted(held: Held | None, everything: bool) -> Iterator[RenderableType]:
         yield indented(
             words((f"{plural(len(held.stale), 'entry')} without a finding: mended, or changed", "yellow"))
         )
+    if held.removed:
+        count = plural(len(held.removed), "entry")
+        yield indented(words((f"{count} without a finding removed: mended, or of another program", "yellow")))
     for entry in held.stale if everything else held.stale[:_SHOWN_DETAILS]:
         yield indented(words(f"{entry.code}  {cut(entry.title, _LONGEST)} ", (entry.fingerprint, "dim")), 4)
     if not everything and len(held.stale) > _SHOWN_DETAILS:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hloscope.analysis.bundle import Analyses
 from hloscope.engine import load_rules, run_rules
 from hloscope.errors import UserError
-from hloscope.report.baseline import Baseline, Entry, StepName, hold, read_baseline, renewed, to_toml
+from hloscope.report.baseline import Baseline, Entry, StepName, hold, read_baseline, removed, renewed, to_toml
 
 RAN = tuple(r.code for r in load_rules())
 STEP, OTHER = StepName(name="train.py:step", topology="v6e:2x2"), StepName(name="jit_step")
@@ -79,15 +79,35 @@ def test_a_new_baseline_keeps_reasons_and_the_entries_of_rules_that_did_not_run(
     assert moved.entries(STEP) == older.entries(STEP)
 
 
-def test_a_file_of_the_first_version_holds_for_any_step_until_it_is_written_again(found, tmp_path):
-    one = renewed(found, NONE, RAN, STEP).entries(STEP)[0]
-    lines = (f"{name} = {getattr(one, name)!r}" for name in Entry.__slots__)
-    (tmp_path / "old.toml").write_text("version = 1\n[[finding]]\n" + "\n".join(lines))
+@pytest.mark.parametrize("version", [1, 2])
+def test_findings_below_no_step_are_accepted_in_any(version, found, tmp_path):
+    one = replace(renewed(found, NONE, RAN, STEP).entries(STEP)[0], reason="why")
+    other = replace(one, fingerprint="0" * 12)
+    (tmp_path / "old.toml").write_text(
+        f"version = {version}\n"
+        + "".join(
+            "[[finding]]\n" + "".join(f"{name} = {getattr(e, name)!r}\n" for name in Entry.__slots__)
+            for e in (one, other)
+        )
+    )
     baseline = read_baseline(str(tmp_path / "old.toml"))
-    assert baseline.entries(STEP) == baseline.entries(OTHER) == (one,)
-    newer = renewed(found, replace(baseline, unnamed=(replace(one, reason="why"),)), RAN, STEP)
-    assert newer.unnamed == newer.entries(OTHER) == ()
-    assert "why" in {e.reason for e in newer.entries(STEP)}
+    assert baseline.entries(STEP) == baseline.entries(OTHER) == (one, other)
+    held = hold(found, baseline, RAN, STEP)
+    assert [s.reason for s in held.suppressed] == ["why"]
+    assert held.stale == (), "another step may have it"
+    newer = written(tmp_path, renewed(found, baseline, RAN, STEP))
+    assert newer.unnamed == (one, other), "nothing is lost"
+    assert len(newer.steps[STEP]) == len(found) - 1
+    assert hold(found, newer, RAN, STEP).new == ()
+
+
+def test_what_writing_drops_and_other_steps_are_told(found):
+    older = renewed(found, NONE, RAN, STEP)
+    newer = renewed(found[1:], older, RAN, STEP)
+    assert [e.fingerprint for e in removed(older, newer, STEP)] == [found[0].fingerprint]
+    assert removed(older, newer, OTHER) == ()
+    assert hold(found, older, RAN, OTHER).others == (STEP,)
+    assert hold(found, older, RAN, STEP).others == ()
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -103,9 +123,19 @@ def test_any_text_makes_a_file_that_can_be_read(texts):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version = 3", "has no `version = 2`: write one with --write-baseline"),
-        ("", "has no `version = 2`"),
-        ("version = 2\nfinding = []", r"findings stand below their step, \[\[step\]\]"),
+        ("version = 3", "is of version 3: a newer hloscope wrote it"),
+        ("", "is no baseline, which has `version = 2`"),
+        ("version = '2'", "is no baseline, which has `version = 2`"),
+        (f"version = 2\nx = {'[' * 5000}", "nested too deeply"),
+        (f"version = {'9' * 5000}", "is no TOML"),
+        (
+            "version = 2\n[[step]]\nname = 'a'\nowner = 'me'",
+            "step 1 has 'owner'; it takes name, topology, finding",
+        ),
+        (
+            "version = 2\n[[finding]]\nfingerprint = 'a'\ncode = 'HS101'\ntitle = 't'\nreason = 'r'\nby = 'me'",
+            "finding 1 has 'by'; it takes fingerprint, code, title, reason",
+        ),
         ("version = 2\nstep = 3", r"steps are tables, \[\[step\]\]"),
         ("version = 2\n[[step]]", "step 1 needs a text for name"),
         ("version = 2\n[[step]]\nname = 'a'\ntopology = 3", "step 1 needs a text for name, and for topology"),
@@ -124,6 +154,11 @@ def test_what_is_refused(text, message, tmp_path):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_baseline(str(path))
+
+
+def test_an_empty_file_may_be_renewed(tmp_path):
+    (tmp_path / "b.toml").write_text("# to come\n")
+    assert read_baseline(str(tmp_path / "b.toml"), renewing=True).steps == {}
 
 
 def test_a_file_that_is_not_there(tmp_path):
