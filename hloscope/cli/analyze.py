@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request, examine, no_collector, settle
-from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, refuse_one_place, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,6 +32,7 @@ class Form:
 def run(request: Request, form: Form) -> int:
     """Analyze, write, and return the exit code. What can be refused is refused before a compile."""
     with no_collector():
+        refuse_one_place(json=form.json, html=form.html, write_baseline=request.write_baseline)
         settings = settle(request, gate=False)
         with JsonOutput(form.json) as output, HtmlOutput(form.html) as page:
             verdict, failure = examine(request, settings)

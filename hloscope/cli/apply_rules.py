@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, refuse_one_place, write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
 from hloscope.report.verdict import parse_codes
@@ -57,6 +57,7 @@ def run(request: Request) -> int:
         raise UserError(f"--objective {request.objective}: write {' or '.join(OBJECTIVES)}")
     check_valid_fraction(request.valid_fraction)
     _check_place(request.save)
+    refuse_one_place(json=request.json, html=request.html, save=request.save)
     if not request.verify_on.startswith("cpu:"):
         raise UserError(
             f"--verify-on {request.verify_on}: only the host can run a step: write cpu:8 or the like"

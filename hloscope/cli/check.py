@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request, examine, no_collector, settle
 from hloscope.cli.formats import Format
-from hloscope.cli.output import HtmlOutput, ReportOutput, write_text
+from hloscope.cli.output import HtmlOutput, ReportOutput, refuse_one_place, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,6 +34,7 @@ class Form:
 def run(request: Request, form: Form) -> int:
     """Check, write, and return the exit code. What can be refused is refused before a compile."""
     with no_collector():
+        refuse_one_place(output=form.output, html=form.html, write_baseline=request.write_baseline)
         settings = settle(request, gate=True)
         with ReportOutput(form.output) as output, HtmlOutput(form.html) as page:
             verdict, failure = examine(request, settings)

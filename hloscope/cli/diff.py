@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request as Opening
 from hloscope.cli.examine import no_collector, open_request
-from hloscope.cli.output import HtmlOutput, JsonOutput, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, refuse_one_place, write_text
 from hloscope.errors import UserError
 from hloscope.report.diff import Diff, compare
 from hloscope.report.diff_side import Side, is_report, read_side, side_of
@@ -45,6 +45,7 @@ def run(request: Request) -> int:
     if request.fail_on not in (None, "regression"):
         raise UserError(f"--fail-on takes regression, not {request.fail_on!r}")
     tolerance = parse_share(request.tolerance)
+    refuse_one_place(json=request.json, html=request.html)
     with no_collector(), JsonOutput(request.json) as output, HtmlOutput(request.html) as page:
         diff = compare(_side(request, request.before), _side(request, request.after))
         worse = diff.regressions(tolerance)

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hloscope.cli.new_baseline import NewBaseline
 from hloscope.cli.progress import progress
 from hloscope.config import Config, find_config, read_config
 from hloscope.devices import read_figures
 from hloscope.engine import RuleSettings, chosen_rules, load_rules
 from hloscope.errors import CompileError, UserError
-from hloscope.files import write_whole
 from hloscope.plan import Plan
-from hloscope.report.baseline import Baseline, StepName, read_baseline, renewed, to_toml
+from hloscope.report.baseline import Baseline, StepName, read_baseline, removed
 from hloscope.report.budgets import Limit, parse_limit, parse_limits
 from hloscope.report.build import build_report, check_valid_fraction, open_target
 from hloscope.report.escape import printable
@@ -134,44 +134,56 @@ def _fail_on(request: Request, config: Config, limits: Mapping[str, Limit], gate
 
 
 def _baseline(request: Request, config: Config) -> Baseline | None:
-    if request.write_baseline is not None:
-        older = request.baseline or request.write_baseline
-        return read_baseline(older) if request.baseline or Path(older).exists() else None
-    chosen = request.baseline or config.baseline
+    place = request.write_baseline
+    if place is not None and (request.baseline is None or _same(request.baseline, place)):
+        return None  # read when it is written
+    chosen = config.baseline if request.baseline is None else request.baseline
     return None if chosen is None else read_baseline(str(chosen))
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError | None]:
     """The verdict on a target; the failure too, if it is on what a failed compile left."""
-    opened, failure = open_request(request)
-    report = build_report(
-        opened,
-        topology=request.topology,
-        valid_fraction=request.valid_fraction,
-        chip_figures=request.chip_figures,
-        select=settings.select,
-        ignore=settings.ignore,
-        settings=settings.rule_settings,
-    )
-    if failure is None and report.target.status == "failed":
-        failure = CompileError(report.target.error or "the compile failed")
-    if request.write_baseline is not None and failure is None:
-        report = _write_baseline(request.write_baseline, report, settings, opened)
-    elif settings.baseline is not None:
-        step = _step_name(opened, settings.baseline.path, report.target.topology)
-        report = report.with_baseline(settings.baseline, settings.ran, step)
-    if failure is None:
-        report = report.with_budgets(settings.limits)
-    return judge(report, settings.rules, settings.fail_on), failure
+    with NewBaseline(request.write_baseline, settings.baseline) as new:
+        opened, failure = open_request(request)
+        report = build_report(
+            opened,
+            topology=request.topology,
+            valid_fraction=request.valid_fraction,
+            chip_figures=request.chip_figures,
+            select=settings.select,
+            ignore=settings.ignore,
+            settings=settings.rule_settings,
+        )
+        if failure is None and report.target.status == "failed":
+            failure = CompileError(report.target.error or "the compile failed")
+        held = _held(report, settings, opened)
+        if failure is None:
+            # Before a baseline is written: what is refused leaves it as it was.
+            held = held.with_budgets(settings.limits)
+            if request.write_baseline is not None:
+                held = _accepted(report, settings, opened, request.write_baseline, new)
+        return judge(held, settings.rules, settings.fail_on), failure
 
 
-def _write_baseline(place: str, report: Report, settings: Settings, opened: Opened) -> Report:
-    """Accept what there is. The report is then held against the new baseline."""
-    step = _step_name(opened, place, report.target.topology)
-    older = settings.baseline or Baseline(path=place, steps={})
-    baseline = replace(renewed(report.findings, older, settings.ran, step), path=place)
-    write_whole(place, [to_toml(baseline).encode()])
+def _held(report: Report, settings: Settings, opened: Opened) -> Report:
+    """The report held against the baseline, if there is one."""
+    baseline = settings.baseline
+    if baseline is None:
+        return report
+    step = _step_name(opened, baseline.path, report.target.topology)
     return report.with_baseline(baseline, settings.ran, step)
+
+
+def _accepted(report: Report, settings: Settings, opened: Opened, place: str, new: NewBaseline) -> Report:
+    """The report held against a new baseline, which accepts all that is found."""
+    step = _step_name(opened, place, report.target.topology)
+    older, newer = new.write(report.findings, settings.ran, step)
+    held = report.with_baseline(newer, settings.ran, step, removed=removed(older, newer, step))
+    return held.with_budgets(settings.limits)
 
 
 def _step_name(opened: Opened, baseline: str, topology: str | None) -> StepName:

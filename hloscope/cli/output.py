@@ -93,6 +93,19 @@ class HtmlOutput(ReportOutput):
         self.write_whole(report.to_html())
 
 
+def refuse_one_place(**places: str | None) -> None:
+    """Raises UserError where two options name one file: the second would take the place of the first."""
+    taken: dict[str, str] = {}
+    for name, place in places.items():
+        path = os.path.realpath(place) if place and place != "-" else ""
+        if not path or (os.path.exists(path) and not os.path.isfile(path)):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if path in taken:
+            raise UserError(f"{taken[path]} and {option} name one file, {place}")
+        taken[path] = option
+
+
 def write_text(make: Callable[[int], RenderableType], stream: TextIO, *, narrowest: int = 20) -> None:
     """Write a document as wide as the terminal (100 columns elsewhere), coloured where that is wanted.
 

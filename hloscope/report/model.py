@@ -11,7 +11,7 @@ from hloscope.analysis.rows import RaggedBuffer
 from hloscope.analysis.step_kernels import StepKernel
 from hloscope.analysis.step_time import StepTime
 from hloscope.hlo import Module
-from hloscope.report.baseline import Baseline, Held, StepName, hold
+from hloscope.report.baseline import Baseline, Entry, Held, StepName, hold
 from hloscope.report.budgets import Budget, Limit, measure
 from hloscope.report.overrun import Overrun
 from hloscope.report.views import CensusView, CollectivesView, Findings, MemoryView
@@ -121,8 +121,10 @@ class Report:
         """The report held against limits by name. `UserError` if a figure is unknown."""
         return replace(self, budgets=measure(self, limits))
 
-    def with_baseline(self, baseline: Baseline, ran: Iterable[str], step: StepName) -> Report:
+    def with_baseline(
+        self, baseline: Baseline, ran: Iterable[str], step: StepName, removed: tuple[Entry, ...] = ()
+    ) -> Report:
         """The report without the findings that a baseline accepts of `step`; `ran` are the codes of the rules that
-        ran."""
-        held = hold(self.findings, baseline, ran, step)
+        ran, `removed` the entries that it had before it was written anew."""
+        held = replace(hold(self.findings, baseline, ran, step), removed=removed)
         return replace(self, findings=Findings.of(held.new), held=held)

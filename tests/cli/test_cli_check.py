@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import jsonschema
 import pytest
+
+from hloscope.hlo import protos, read_hlo
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -125,6 +130,61 @@ def test_a_baseline_from_first_to_last(run: Run, oom: Path) -> None:
     assert "1 entry without a finding" in out
     assert "000000000000" in out
     assert "known when this baseline was written" in out
+
+
+def test_writing_a_baseline_tells_what_it_drops_and_keeps_what_others_wrote(
+    run: Run, oom: Path, dense: Path
+) -> None:
+    run("check", oom, "--write-baseline", "known.toml")
+    code, out, _ = run("check", dense, "--baseline", "known.toml", "--fail-on", "never")
+    assert code == 0
+    assert "it has no entries of this step, but of jit_step" in " ".join(out.split())
+    run("check", dense, "--write-baseline", "known.toml")
+    steps = tomllib.loads(Path("known.toml").read_text())["step"]
+    assert [s["name"] for s in steps] == ["jit_step", "jit_train_step"]
+    proto = protos.HloProto(hlo_module=read_hlo(dense).module.proto)
+    proto.hlo_module.name = "jit_step"
+    Path("other.hlo.pb").write_bytes(proto.SerializeToString())
+    out = run("check", "other.hlo.pb", "--write-baseline", "known.toml")[1]
+    assert f"{len(steps[0]['finding'])} entries without a finding removed" in out
+    Path("known.toml").write_text("# to come\n")
+    assert run("check", dense, "--write-baseline", "known.toml")[0] == 0
+    kept = Path("known.toml").read_text()
+    code, _, err = run("check", dense, "--write-baseline", "known.toml", "--budget", "temp=1GiB")
+    assert code == 2
+    assert "temp is unknown here" in err
+    assert Path("known.toml").read_text() == kept
+
+
+def test_baselines_written_at_once_lose_nothing(dense: Path) -> None:
+    command = [sys.executable, "-m", "hloscope.cli.main", "check"]
+    running = [
+        subprocess.Popen(
+            [*command, str(dense), "--topology", topology, "--write-baseline", "known.toml"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        for topology in ("v6e:2x4", "v5e:2x4", "tpu7x:2x2x1")
+    ]
+    for process in running:
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (0, b"")
+    assert len(tomllib.loads(Path("known.toml").read_text())["step"]) == 3
+
+
+def test_no_two_outputs_in_one_place(run: Run, dense: Path) -> None:
+    code, _, err = run("check", dense, "--write-baseline", "a", "--output", "./a")
+    assert (code, err) == (2, "error: --output and --write-baseline name one file, a\n")
+    assert not Path("a").exists()
+    assert run("check", dense, "--write-baseline", "/dev/null", "--output", "/dev/null")[0] == 0
+
+
+def test_a_baseline_that_cannot_be_written_is_refused_before_a_compile(run: Run) -> None:
+    code, _, err = run("check", "step.py", "--write-baseline", "nowhere/b.toml")
+    assert code == 2
+    assert err.startswith("error: cannot write the baseline to nowhere/b.toml: ")
+    code, _, err = run("check", "step.py", "--write-baseline", "")
+    assert (code, err) == (2, "error: cannot write the baseline to : the name is empty\n")
 
 
 def test_a_baseline_holds_when_jax_and_libtpu_are_upgraded(
