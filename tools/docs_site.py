@@ -1,22 +1,20 @@
 """Hooks of the documentation site: pages that are made from the code, and links that lead out of the docs.
 
-The command line's page comes from click, the JSON report's from its schema, the project's from the files at the root.
+The command line's page comes from typer, the JSON report's from its schema, the project's from the files at the root.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-
-from hloscope.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
 _SCHEMA = ROOT / "hloscope" / "report" / "schema.json"
@@ -46,28 +44,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def _cli() -> str:
-    """A section for each command: its help, and what it takes."""
-    context = click.Context(app, info_name=app.name)
-    parts = [f"# The command line\n\n{inspect.cleandoc(app.help or '')}", _parameters(app), app.epilog or ""]
-    for name, command in app.commands.items():
-        usage = " ".join(command.collect_usage_pieces(click.Context(command, parent=context)))
-        parts += [f"## {name}", f"```console\n$ hloscope {name} {usage}\n```"]
-        parts += [inspect.cleandoc(command.help or ""), _parameters(command)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _parameters(command: click.Command) -> str:
-    rows = [_row(p) for p in command.params if isinstance(p, click.Argument | click.Option)]
-    return "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
-
-
-def _row(parameter: click.Argument | click.Option) -> str:
-    names = ", ".join(parameter.opts) if isinstance(parameter, click.Option) else parameter.metavar
-    value = f" {parameter.metavar}" if isinstance(parameter, click.Option) and parameter.metavar else ""
-    told = parameter.help or ""
-    if isinstance(parameter.default, str | int) and not isinstance(parameter.default, bool):
-        told += f" Default: `{parameter.default}`."
-    return f"| `{_cell(f'{names}{value}')}` | {_cell(told)} |"
+    command = [sys.executable, "-m", "typer", "hloscope.cli.main", "utils", "docs", "--name", "hloscope"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return text.replace("# `hloscope`", "# The command line", 1)
 
 
 def _from_root(name: str) -> str:

@@ -83,7 +83,7 @@ def test_the_public_names_are_there_and_come_late() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
-    assert not {"jax", "numpy", "click", "google.protobuf"} & set(done.stdout.split())
+    assert not {"jax", "numpy", "typer", "google.protobuf"} & set(done.stdout.split())
 
 
 def test_load_is_the_way_in_for_programs(shared_dump: Callable[[str], HloFile]) -> None:

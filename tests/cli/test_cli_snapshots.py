@@ -83,25 +83,24 @@ def test_memory_over_the_schedule_is_a_line(tmp_path: Path) -> None:
         ("bash", {"COMP_WORDS": "hloscope ana", "COMP_CWORD": "1"}, ["analyze"]),
         ("bash", {"COMP_WORDS": "hloscope explain HS20", "COMP_CWORD": "2"}, ["HS201", "HS202", "HS203"]),
         ("bash", {"COMP_WORDS": "hloscope analyze x --topology tpu7", "COMP_CWORD": "4"}, ["tpu7x"]),
+        ("zsh", {"_TYPER_COMPLETE_ARGS": "hloscope explain HS20"}, ["HS201", "transposed-reduce-scatter"]),
         (
-            "zsh",
-            {"COMP_WORDS": "hloscope explain HS20", "COMP_CWORD": "2"},
-            ["HS201", "transposed-reduce-scatter"],
+            "fish",
+            {"_TYPER_COMPLETE_ARGS": "hloscope ana", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+            ["analyze"],
         ),
-        ("fish", {"COMP_WORDS": "hloscope ana", "COMP_CWORD": "ana"}, ["analyze"]),
     ],
 )
 def test_the_shell_is_told_what_may_follow(
     shell: str, asked: dict[str, str], offered: list[str], tmp_path: Path
 ) -> None:
-    done = run([], tmp_path, _HLOSCOPE_COMPLETE=f"{shell}_complete", **asked)
+    done = run([], tmp_path, _HLOSCOPE_COMPLETE=f"complete_{shell}", **asked)
     assert done.returncode == 0
     assert done.stderr == ""
     assert [word for word in offered if word not in done.stdout] == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_a_script_for_the_shell(shell: str, tmp_path: Path) -> None:
-    done = run(["--completion", shell], tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"_HLOSCOPE_COMPLETE={shell}_complete" in done.stdout
+def test_completion_is_installed_where_the_user_says(tmp_path: Path) -> None:
+    done = run(["--install-completion", "bash"], tmp_path, HOME=str(tmp_path))
+    assert done.returncode == 0
+    assert "complete_bash" in next((tmp_path / ".bash_completions").iterdir()).read_text()
