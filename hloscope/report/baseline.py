@@ -130,7 +130,7 @@ def _entries(path: str, content: Mapping[str, Any]) -> Iterator[Entry]:
         yield Entry(**cast("dict[str, str]", texts))
 
 
-def _refuse_unknown(path: str, where: str, fields: Mapping[str, Any], known: Sequence[str]) -> None:
+def _refuse_unknown(path: str, where: str, fields: Mapping[str, Any], known: Iterable[str]) -> None:
     # Writing the file again would lose it.
     for name in fields.keys() - set(known):
         raise UserError(f"the baseline {path}: {where} has {name!r}; it takes {', '.join(known)}")
