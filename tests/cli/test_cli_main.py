@@ -49,6 +49,16 @@ def modules_after(code: str) -> set[str]:
     return set(loaded.split())
 
 
+def test_the_package_itself_is_the_command() -> None:
+    command = [sys.executable, "-m", "hloscope"]
+    version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True, timeout=120)
+    assert version.stdout == f"hloscope {hloscope.__version__}\n"
+    wrong = subprocess.run(
+        [*command, "explain", "HS999"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
 @pytest.mark.parametrize("arguments", ["['--help']", "['--version']", "['analyze', '--help']", "[]"])
 def test_help_waits_for_nothing(arguments: str) -> None:
     heavy = {
