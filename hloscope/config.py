@@ -78,9 +78,9 @@ def _config(path: Path, table: Mapping[str, Any]) -> Config:
     baseline = _text(path, "baseline", table["baseline"]) if "baseline" in table else None
     return Config(
         path=path,
-        select=_texts(path, "select", table),
+        select=_some(path, "select", table, '["HS2"]'),
         ignore=_texts(path, "ignore", table),
-        fail_on=_texts(path, "fail-on", table),
+        fail_on=_some(path, "fail-on", table, '["warning"] or ["never"]'),
         rules=dict(_rules(path, _subtable(path, "rules", table.get("rules", {})))),
         budgets=dict(_budgets(path, "", _subtable(path, "budgets", table.get("budgets", {})))),
         baseline=None if baseline is None else path.parent / baseline,
@@ -109,6 +109,14 @@ def _texts(path: Path, name: str, table: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise UserError(f'{path}: {name} takes a list, e.g. {name} = ["HS2"], not {value!r}')
     return tuple(_text(path, name, v) for v in cast("list[object]", value))
+
+
+def _some(path: Path, name: str, table: Mapping[str, Any], example: str) -> tuple[str, ...]:
+    """Texts, where a list of none could be meant as all or as nothing: UserError."""
+    texts = _texts(path, name, table)
+    if name in table and not texts:
+        raise UserError(f"{path}: {name} is empty: write {example}, or leave it out")
+    return texts
 
 
 def _subtable(path: Path, name: str, value: object) -> dict[str, Any]:

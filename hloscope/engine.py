@@ -74,8 +74,11 @@ def chosen_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tupl
     Raises UserError for a code that no rule begins with.
     """
     rules = load_rules()
+    for name, codes in (("select", select), ("ignore", ignore)):
+        if isinstance(codes, str):
+            raise UserError(f'{name} takes a list of codes, ["{codes}"], not {codes!r}')
     for prefix in (*select, *ignore):
-        if not any(r.code.startswith(prefix.upper()) for r in rules):
+        if not prefix or not any(r.code.startswith(prefix.upper()) for r in rules):
             raise UserError(f"no rule begins with {prefix!r}; there are {', '.join(r.code for r in rules)}")
     chosen = tuple(r for r in rules if _is_chosen(r, select, ignore))
     if not chosen:

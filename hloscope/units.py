@@ -17,7 +17,9 @@ _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _UNITS = {unit.lower(): 1024**i for i, unit in enumerate(_BINARY[:5])} | {
     unit: 1000**i for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))
 }
+_LEAST = 1e-11  # seconds: what is shorter has no digits to show
 _DURATIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_LEAST_SHARE = 1e-4
 _TIME = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,9})?)\s*(s|ms|us|ns)\s*", re.ASCII)
 _SIZE = re.compile(
     r"\s*([0-9]{1,18}(?:_[0-9]{1,18}){0,6}(?:\.[0-9]{1,9})?)\s*([a-z]+)\s*", re.IGNORECASE | re.ASCII
@@ -36,11 +38,13 @@ def size(value: int | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: `1.08 ms`, `680 us`, `12.3 s`, `unknown`."""
+    """Seconds as a person says them: `1.08 ms`, `680 us`, `12.3 s`, `unknown`. What is not zero never reads as zero."""
     if seconds is None:
         return UNKNOWN
     if seconds == 0:
         return "0 s"
+    if 0 < seconds < _LEAST:
+        return f"< {duration(_LEAST)}"
     # Three digits, so 999.6 us is 1.00 ms.
     scale, unit = next((pair for pair in _DURATIONS if abs(seconds) * 1.0005 >= pair[0]), _DURATIONS[-1])
     value = seconds / scale
@@ -61,14 +65,19 @@ def plural(value: int, noun: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """`60 %`; of nothing, `unknown`."""
-    return f"{100 * part / whole:.0f} %" if whole else UNKNOWN
+    """`60 %`; `< 1 %` of what is not nothing but rounds to it; of nothing, `unknown`."""
+    if not whole:
+        return UNKNOWN
+    return "< 1 %" if 0 < 200 * part <= whole else f"{100 * part / whole:.0f} %"
 
 
 def share(part: float) -> str:
-    """A share (0 to 1) as `56 %` or `12.5 %`; what is below all of it never reads as 100 %."""
+    """A share (0 to 1) as `56 %` or `12.5 %`; what is below all of it never reads as 100 %, what is not nothing
+    never as 0 %."""
     if part == 1:
         return "100 %"
+    if 0 < part < _LEAST_SHARE:
+        return f"< {100 * _LEAST_SHARE:g} %"
     return f"{min(100 * part, 99.9):.3g} %"
 
 

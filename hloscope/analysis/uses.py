@@ -86,10 +86,15 @@ def standing(instruction: Instruction) -> Instruction:
 
 def results(work: Instruction) -> tuple[tuple[Shape, tuple[Use, ...]], ...]:
     """Each array that an instruction of the step gives (at its done where it is asynchronous), with its uses."""
+    return tuple((shape, found) for _, shape, found in numbered_results(work))
+
+
+def numbered_results(work: Instruction) -> tuple[tuple[int, Shape, tuple[Use, ...]], ...]:
+    """As `results`, with the number of each array in the tuple that they are; what nobody reads is not among them."""
     end = async_operation(work).done if is_async_start(work.opcode) else work
     if end is None:
         return ()
     if not end.shape.is_tuple:
-        return ((end.shape, uses(end)),)
+        return ((0, end.shape, uses(end)),)
     elements = (u for u in end.users if u.opcode == "get-tuple-element")
-    return tuple((e.shape, uses(e)) for e in elements if e.shape.is_array)
+    return tuple((e.tuple_index or 0, e.shape, uses(e)) for e in elements if e.shape.is_array)

@@ -64,8 +64,8 @@ def run(request: Request) -> int:
         )
     options = Options(
         topology=request.topology,
-        select=parse_codes(request.select),
-        ignore=parse_codes(request.ignore),
+        select=parse_codes(request.select, "--select"),
+        ignore=parse_codes(request.ignore, "--ignore"),
         objective=request.objective,
         unsafe=request.unsafe_fixes,
         valid_fraction=request.valid_fraction,

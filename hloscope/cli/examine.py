@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from hloscope.report.build import build_report, check_valid_fraction, open_targe
 from hloscope.report.escape import printable
 from hloscope.report.target import Opened, is_step, open_hlo
 from hloscope.report.verdict import FailOn, Verdict, judge, parse_fail_on, split_codes
-from hloscope.rule import CODE_PREFIX
+from hloscope.rule import CODE_PREFIX, Severity
 
 if TYPE_CHECKING:
     from hloscope.report.model import Report
@@ -82,8 +83,8 @@ def settle(request: Request, *, gate: bool) -> Settings:
     if request.timeout is not None and not request.timeout > 0:
         raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
     config = _config(request)
-    select = split_codes(request.select or config.select)
-    ignore = split_codes(request.ignore or config.ignore)
+    select = _codes("select", request.select, config.select, config)
+    ignore = _codes("ignore", request.ignore, config.ignore, config)
     limits = _on_rules(parse_limits(request.budgets))
     if gate:
         limits = _project_limits(config) | limits
@@ -93,9 +94,14 @@ def settle(request: Request, *, gate: bool) -> Settings:
         ignore=ignore,
         rule_settings=config.rules,
         limits=limits,
-        fail_on=parse_fail_on(_fail_on(request, config, limits, gate), [r.code for r in load_rules()]),
+        fail_on=_fail_on(request, config, limits, gate),
         baseline=_baseline(request, config),
     )
+
+
+def _codes(name: str, typed: Sequence[str], written: Sequence[str], config: Config) -> tuple[str, ...]:
+    """What was typed, else what stands in the settings."""
+    return split_codes(typed, f"--{name}") if typed else split_codes(written, f"{config.path}: {name}")
 
 
 def _on_rules(limits: dict[str, Limit]) -> dict[str, Limit]:
@@ -125,12 +131,15 @@ def _project_limits(config: Config) -> dict[str, Limit]:
         raise UserError(f"{config.path}: budgets: {error}") from error
 
 
-def _fail_on(request: Request, config: Config, limits: Mapping[str, Limit], gate: bool) -> Sequence[str]:
+def _fail_on(request: Request, config: Config, limits: Mapping[str, Limit], gate: bool) -> FailOn:
     """What was asked for; of a gate without a word, warnings, unless a budget counts findings in its place."""
+    known = [r.code for r in load_rules()]
     if request.fail_on or not gate:
-        return request.fail_on
+        return parse_fail_on(request.fail_on, known)
+    if config.fail_on:
+        return parse_fail_on(config.fail_on, known, f"{config.path}: fail-on")
     counted = any(limit.counts_findings for limit in limits.values())
-    return config.fail_on or (() if counted else ("warning",))
+    return FailOn(severity=None if counted else Severity.WARNING)
 
 
 def _baseline(request: Request, config: Config) -> Baseline | None:
@@ -148,7 +157,11 @@ def _same(one: str, other: str) -> bool:
 def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError | None]:
     """The verdict on a target; the failure too, if it is on what a failed compile left."""
     with NewBaseline(request.write_baseline, settings.baseline) as new:
-        opened, failure = open_request(request)
+        try:
+            opened, failure = open_request(request)
+        except CompileError:
+            _tell_unwritten(request)
+            raise
         report = build_report(
             opened,
             topology=request.topology,
@@ -166,7 +179,16 @@ def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError
             held = held.with_budgets(settings.limits)
             if request.write_baseline is not None:
                 held = _accepted(report, settings, opened, request.write_baseline, new)
+        else:
+            _tell_unwritten(request)
         return judge(held, settings.rules, settings.fail_on), failure
+
+
+def _tell_unwritten(request: Request) -> None:
+    """Of a compile that failed there is nothing to accept."""
+    if request.write_baseline is not None:
+        place = printable(request.write_baseline)
+        print(f"the baseline {place} is not written: the compile failed", file=sys.stderr)
 
 
 def _held(report: Report, settings: Settings, opened: Opened) -> Report:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from hloscope.analysis.place import Phase
 from hloscope.errors import UserError
 from hloscope.rule import CODE_PREFIX, Severity
 from hloscope.units import count, duration, parse_seconds, parse_size, size
@@ -21,6 +23,9 @@ MEMORY = ("temp", "arena", "total", "peak", "argument", "output", "alias", "gene
 TIMES = ("time", "exposed")
 _EXECUTIONS = "executions."
 _SEVERITIES = tuple(s.value for s in Severity)
+_PHASES = frozenset(p.value for p in Phase)
+_ALIKE = 0.75  # of difflib: a letter or two of a short name
+_ROUNDING = 1e-6
 _ONLY_COMPILED = ("temp", "generated_code")
 
 
@@ -143,8 +148,13 @@ def _measured(report: Report, limit: Limit) -> Budget:
         "count": _found,
     }
     actual = figures[limit.unit](report, limit.name)
-    least = limit.unit == "seconds" and bool(report.time.unknown)
-    note = "at least: a part of the step has no estimate" if least else ""
+    notes = (
+        "at least: a part of the step has no estimate"
+        if limit.unit == "seconds" and report.time.unknown
+        else "",
+        _waits(report, actual) if limit.name == "exposed" else "",
+    )
+    note = "; ".join(n for n in notes if n)
     return Budget(name=limit.name, unit=limit.unit, limit=limit.value, actual=actual, note=note)
 
 
@@ -166,6 +176,17 @@ def _time(report: Report, name: str) -> float:
     return seconds
 
 
+def _waits(report: Report, exposed: float) -> str:
+    """What the exposed time is of: the waits of the report's collectives, and the rest."""
+    waits = [time.step_seconds for time in report.time.collectives]
+    known = [w for w in waits if w is not None]
+    if len(known) < len(waits):
+        return ""
+    rest = exposed - sum(known)
+    other = f", {duration(rest)} for copies and other asynchronous work" if rest > _ROUNDING * exposed else ""
+    return f"{duration(sum(known))} for collectives{other}"
+
+
 def _found(report: Report, name: str) -> int:
     """Findings that are not suppressed: all, of one severity, or of one code."""
     if name == "findings":
@@ -178,6 +199,13 @@ def _found(report: Report, name: str) -> int:
 def _executions(report: Report, limit: Limit) -> Budget:
     wanted = limit.name.removeprefix(_EXECUTIONS)
     families = [f for f in report.census.families if wanted in (f.family, f"{f.family} {f.phase}")]
+    near = [] if families else _near(report, wanted)
+    # Who writes 0 says that it is gone; who writes more has most likely misspelt what is there.
+    if near and limit.value > 0:
+        raise UserError(
+            f"--budget {limit.name}: the census has no such family, but {' and '.join(near)}; "
+            f"if it is gone, write {limit.name}=0"
+        )
     runs = [f.executions for f in families]
     if None in runs:
         raise _unknown(limit.name, f"a loop around {wanted} has an unknown number of trips")
@@ -186,8 +214,23 @@ def _executions(report: Report, limit: Limit) -> Budget:
         unit="count",
         limit=limit.value,
         actual=sum(n for n in runs if n is not None),
-        note="" if families else "the census has no family of this name",
+        note="" if families else _absent(near),
     )
+
+
+def _near(report: Report, wanted: str) -> list[str]:
+    """Names of families that are close to one that the census does not have. None where it has the family in another
+    phase: then it runs no times in this one."""
+    families = {f.family for f in report.census.families}
+    base, _, phase = wanted.rpartition(" ")
+    if base in families and phase in _PHASES:
+        return []
+    names = families | {f"{f.family} {f.phase}" for f in report.census.families}
+    return difflib.get_close_matches(wanted, sorted(names), n=3, cutoff=_ALIKE)
+
+
+def _absent(near: Sequence[str]) -> str:
+    return "the census has no family of this name" + (f"; it has {' and '.join(near)}" if near else "")
 
 
 def _unknown(name: str, why: str) -> UserError:

@@ -77,22 +77,39 @@ def _verdict(found: Sequence[Finding]) -> Iterator[RenderableType]:
     """What the findings at the end come to, for who reads only the top."""
     if not found:
         return
+    prices = "; ".join(t for t in (_wasted(found), _waited(found)) if t)
+    text = f"{_named(found)} found {plural(sum(f.places for f in found), 'site')}{': ' if prices else ''}{prices}"
+    yield words((f"{text}; details at the end", "yellow"))
+
+
+def _named(found: Sequence[Finding]) -> str:
     names = list(dict.fromkeys(f.code for f in found))
-    codes = " and ".join(names) if len(names) <= _NAMED_CODES else f"{len(names)} rules"
-    wasted = [f.saved_bytes for f in found if f.saved_bytes is not None]
+    return " and ".join(names) if len(names) <= _NAMED_CODES else f"{len(names)} rules"
+
+
+def _wasted(found: Sequence[Finding]) -> str:
+    """What is wasted in bytes, with its time where all that has a price in bytes has one."""
+    priced = [f for f in found if f.saved_bytes]
+    wasted = sum(f.saved_bytes or 0 for f in priced)
+    if not wasted:
+        return ""
     # What has no price is not free: the sum of the others is then only a lower bound.
-    least = "" if len(wasted) == len(found) else "at least "
-    price = f": {least}{size(sum(wasted))}{_wasted_time(found)} wasted a step" if wasted else ""
-    yield words(
-        (f"{codes} found {plural(sum(f.places for f in found), 'site')}{price}; details at the end", "yellow")
-    )
+    least = "" if len(priced) == len(found) else "at least "
+    known = [f.saved_seconds for f in priced if f.saved_seconds is not None]
+    time = f", about {duration(sum(known))}" if sum(known) and len(known) == len(priced) else ""
+    return f"{least}{size(wasted)}{time} wasted a step"
 
 
-def _wasted_time(found: Sequence[Finding]) -> str:
-    """The time of what is wasted, where all that has a price in bytes has one."""
-    priced = [f.saved_seconds for f in found if f.saved_bytes is not None]
-    known = [seconds for seconds in priced if seconds is not None]
-    return f", about {duration(sum(known))}" if known and len(known) == len(priced) else ""
+def _waited(found: Sequence[Finding]) -> str:
+    """What is priced in time alone. It stands by itself, as it may be time of the same work: a reduction that could
+    move less is also one that the step waits for."""
+    priced = [f for f in found if not f.saved_bytes and f.held_bytes is None and f.saved_seconds]
+    seconds = sum(f.saved_seconds or 0.0 for f in priced)
+    if not seconds:
+        return ""
+    if len(priced) == len(found):
+        return f"about {duration(seconds)} wasted a step"
+    return f"in time alone about {duration(seconds)} ({_named(priced)})"
 
 
 def _warnings(warnings: Sequence[str]) -> Iterator[RenderableType]:

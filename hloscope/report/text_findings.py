@@ -110,17 +110,25 @@ def _figures(finding: Finding) -> RenderableType:
 
 def waste(finding: Finding) -> str:
     """What a finding costs, in words."""
-    if finding.saved_bytes is not None:
-        time = "" if finding.saved_seconds is None else f", about {duration(finding.saved_seconds)}"
-        return f"{size(finding.saved_bytes)}{time} wasted a step"
-    if finding.held_bytes is not None:
-        return f"{size(finding.held_bytes)} held at the peak"
-    if finding.saved_seconds is not None:
-        moved = "" if finding.bytes is None else f"{size(finding.bytes)} moved, "
-        return f"{moved}about {duration(finding.saved_seconds)} wasted a step"
-    if finding.bytes is None:
-        return "waste unknown"
-    return f"{size(finding.bytes)} moved a step, waste unknown"
+    return price(finding.saved_bytes, finding.saved_seconds, finding.held_bytes, finding.bytes)
+
+
+def price(
+    saved_bytes: int | None, saved_seconds: float | None, held_bytes: int | None, moved: int | None
+) -> str:
+    """What is wasted a step, else what is held, else what is moved; a figure of nothing is left out."""
+    time = f"about {duration(saved_seconds)}" if saved_seconds else ""
+    if saved_bytes:
+        return f"{', '.join(t for t in (size(saved_bytes), time) if t)} wasted a step"
+    if held_bytes and saved_bytes is None:
+        return f"{size(held_bytes)} held at the peak"
+    if time:
+        return f"{f'{size(moved)} moved, ' if moved else ''}{time} wasted a step"
+    if saved_bytes == 0:
+        return "no bytes to save"
+    if moved:
+        return f"{size(moved)} moved a step, waste unknown"
+    return "waste unknown" if moved is None else "no HBM bytes moved, waste unknown"
 
 
 def _lacks_valid_share(finding: Finding) -> bool:

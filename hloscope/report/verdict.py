@@ -69,33 +69,43 @@ def judge(report: Report, rules: Sequence[Rule], fail_on: FailOn) -> Verdict:
     )
 
 
-def parse_fail_on(words: Sequence[str], known: Sequence[str]) -> FailOn:
-    """`warning`, `HS101`, `HS2`, `never`, also separated by commas; `known` are the codes that there are.
+def parse_fail_on(words: Sequence[str], known: Sequence[str], source: str = "--fail-on") -> FailOn:
+    """`warning`, `HS101`, `HS2`, `never`, also separated by commas; `known` are the codes that there are, `source`
+    where the words stand.
 
     Raises UserError for anything else.
     """
     levels = {s.value: s for s in Severity}
     split = [word.strip() for text in words for word in text.split(",") if word.strip()]
     if words and not split:
-        raise UserError("--fail-on is empty: write info, warning, error, never or a rule code such as HS201")
+        raise UserError(f"{source} is empty: write info, warning, error, never or a rule code such as HS201")
     if [w.lower() for w in split] == ["never"]:
         return FailOn()
+    if "never" in (w.lower() for w in split):
+        raise UserError(f"{source} never stands alone: it says that no finding fails")
     severities = [levels[w.lower()] for w in split if w.lower() in levels]
-    codes = parse_codes([w for w in split if w.lower() not in levels])
+    codes = parse_codes([w for w in split if w.lower() not in levels], source)
     for code in codes:
         if not any(k.startswith(code) for k in known):
-            raise UserError(f"--fail-on {code}: there is no such rule; there are {', '.join(known)}")
+            raise UserError(f"{source} {code}: there is no such rule; there are {', '.join(known)}")
     return FailOn(severity=min(severities, key=lambda s: s.rank, default=None), codes=codes)
 
 
-def split_codes(words: Sequence[str]) -> tuple[str, ...]:
-    """What codes of rules begin with, upper case: `HS101`, `HS2`, and `ACME` for all of a plug-in."""
-    return tuple(word.strip().upper() for text in words for word in text.split(",") if word.strip())
+def split_codes(words: Sequence[str], source: str) -> tuple[str, ...]:
+    """What codes of rules begin with, upper case: `HS101`, `HS2`, and `ACME` for all of a plug-in.
+
+    Raises UserError where something was written and no code is in it, an unset variable of a script for one: that
+    may be meant as all rules or as none. `source` says where it stands.
+    """
+    codes = tuple(word.strip().upper() for text in words for word in text.split(",") if word.strip())
+    if words and not codes:
+        raise UserError(f"{source} is empty: write codes such as HS2 or HS201, or leave it out")
+    return codes
 
 
-def parse_codes(words: Sequence[str]) -> tuple[str, ...]:
-    """Rule codes or prefixes of them with a digit, upper case. Raises UserError for what is none."""
-    codes = split_codes(words)
+def parse_codes(words: Sequence[str], source: str) -> tuple[str, ...]:
+    """Rule codes or prefixes of them with a digit, upper case. Raises UserError for what is none, and for nothing."""
+    codes = split_codes(words, source)
     for code in codes:
         if not CODE_PREFIX.fullmatch(code):
             raise UserError(f"{code!r} is no rule code such as HS201; see: hloscope rules")

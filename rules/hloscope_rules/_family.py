@@ -8,7 +8,7 @@ from typing import Any
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.collectives import Collective
-from hloscope.analysis.place import provenance
+from hloscope.analysis.place import Phase, provenance
 from hloscope.analysis.sums import times, total
 from hloscope.hlo import Instruction, async_operation, is_async_start
 from hloscope.rule import Finding, Severity
@@ -77,6 +77,19 @@ def _saved_seconds(analyses: Analyses, site: Site) -> float | None:
     return None if share is None or seconds is None else share * seconds
 
 
-def axes_text(collective: Collective) -> str:
-    """The mesh axes of a collective for a title."""
-    return " and ".join(collective.mesh_axes or ()) or "unknown mesh axes"
+def in_phase(phase: str) -> str:
+    """The part of the step for the end of a phrase, ` backward`; nothing where it is not known or outside of them."""
+    return "" if phase in (Phase.UNKNOWN.value, Phase.OTHER.value) else f" {phase}"
+
+
+def over_axes(collective: Collective) -> str:
+    """The mesh axes of a collective for a phrase, ` over fsdp and expert`; the size of its groups where they have no
+    names, nothing where that is not known either."""
+    if collective.mesh_axes:
+        return f" over {' and '.join(collective.mesh_axes)}"
+    return f" over groups of {collective.group_size}" if collective.group_size else ""
+
+
+def place_text(collective: Collective) -> str:
+    """Where a collective works and in which part of the step, ` over fsdp backward`, as far as it is known."""
+    return over_axes(collective) + in_phase(collective.phase)

@@ -10,7 +10,7 @@ from hloscope.analysis.memory import Buffer
 from hloscope.analysis.uses import uses_of_part
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity
-from hloscope.units import size
+from hloscope.units import percent, size
 from hloscope_rules._family import Site, fold
 
 BufferKey = tuple[str, str, str]
@@ -49,9 +49,9 @@ def buffer_finding(
 
 
 def of_peak(analyses: Analyses, bytes_: int) -> str:
-    """A size beside its share of the peak: `1.2 GiB, 12% of the peak`."""
+    """A size beside its share of the peak: `1.2 GiB, 12 % of the peak`."""
     peak = analyses.memory.peak_bytes
-    return f"{size(bytes_)}, {bytes_ / peak:.0%} of the peak" if peak else size(bytes_)
+    return f"{size(bytes_)}, {percent(bytes_, peak)} of the peak" if peak else size(bytes_)
 
 
 def last_reader(buffer: Buffer) -> Instruction | None:

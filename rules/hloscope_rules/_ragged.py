@@ -10,6 +10,8 @@ from hloscope.analysis.ragged import ValidRows, kernel_names, valid_rows
 from hloscope.analysis.rows import FullBufferWork, RaggedBuffer, wide_shape
 from hloscope.analysis.sums import times, total
 from hloscope.rule import Finding, Severity
+from hloscope.units import share
+from hloscope_rules._family import in_phase
 
 _Site = tuple[RaggedBuffer, FullBufferWork]
 
@@ -31,7 +33,7 @@ def ragged_findings(
                 key = (name, place, wide_shape(work, buffer.rows), buffer.rows, valid)
                 families.setdefault(key, []).append((buffer, work))
     for (name, place, shape, *_), sites in families.items():
-        yield _finding(analyses, code, severity, f"{what}: {name} {place} {shape}", advice, sites)
+        yield _finding(analyses, code, severity, f"{what}: {name}{in_phase(place)} {shape}", advice, sites)
 
 
 def _finding(
@@ -90,4 +92,4 @@ def _runs(analyses: Analyses, sites: list[_Site]) -> Iterator[tuple[FullBufferWo
 def _share(valid: ValidRows) -> str:
     if valid.fraction is None:
         return f"valid rows: unknown ({valid.reason})"
-    return f"valid rows: {valid.fraction:.1%} ({valid.reason})"
+    return f"valid rows: {share(valid.fraction)} ({valid.reason})"

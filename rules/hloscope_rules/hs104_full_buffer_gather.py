@@ -10,7 +10,8 @@ from hloscope.analysis.ragged import ValidRows, kernel_names, valid_rows
 from hloscope.analysis.row_moves import RowMove, row_moves
 from hloscope.analysis.rows import RaggedBuffer
 from hloscope.rule import Finding, Severity, rule
-from hloscope_rules._family import Site, fold
+from hloscope.units import UNKNOWN, share
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS104", name="full-buffer-gather", severity=Severity.WARNING)
@@ -54,14 +55,14 @@ def full_buffer_gather(analyses: Analyses) -> Iterable[Finding]:
             key = (move.kind, phase_of(move.instruction).value, shape, valid)
             families.setdefault(key, []).append((buffer, move))
     for (kind, phase, _, valid), found in families.items():
-        yield _finding(analyses, f"{kind} {phase}", valid, found)
+        yield _finding(analyses, f"{kind}{in_phase(phase)}", valid, found)
 
 
 def _finding(
     analyses: Analyses, what: str, valid: ValidRows, found: list[tuple[RaggedBuffer, RowMove]]
 ) -> Finding:
     buffer = found[0][0]
-    share = "unknown" if valid.fraction is None else f"{valid.fraction:.1%}"
+    known = UNKNOWN if valid.fraction is None else share(valid.fraction)
     return fold(
         analyses,
         "HS104",
@@ -69,7 +70,7 @@ def _finding(
         f"full-buffer row {what} of {buffer.rows:,} ragged rows",
         list(_sites(valid, found)),
         advice="move only the valid rows: a ragged gather that is told how many there are",
-        details=(f"at a buffer of {kernel_names(buffer)}", f"valid rows: {share} ({valid.reason})"),
+        details=(f"at a buffer of {kernel_names(buffer)}", f"valid rows: {known} ({valid.reason})"),
         facts={"rows": buffer.rows, "groups": buffer.groups, "valid_fraction": valid.fraction},
     )
 

@@ -12,7 +12,7 @@ from hloscope.analysis.work import is_plumbing
 from hloscope.hlo import Instruction, Shape
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS105", name="wide-ragged-rows", severity=Severity.WARNING)
@@ -59,7 +59,7 @@ def wide_ragged_rows(analyses: Analyses) -> Iterable[Finding]:
             analyses,
             "HS105",
             Severity.WARNING,
-            f"ragged rows in a wide type: {shape} {phase}",
+            f"ragged rows in a wide type: {shape}{in_phase(phase)}",
             [Site(instruction=v, moved=moved, saved=saved) for _, v, _ in found],
             advice=f"round to {narrow} bits within the operation that makes it, or cast what widens it",
             details=(

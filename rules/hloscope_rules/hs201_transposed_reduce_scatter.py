@@ -14,7 +14,7 @@ from hloscope.analysis.uses import standing
 from hloscope.hlo import Instruction, async_operation
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import axes_text
+from hloscope_rules._family import over_axes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,13 +106,13 @@ def _finding(analyses: Analyses, collective: Collective, sites: list[_Site]) -> 
         None if n is None else n * sum(c.bytes for c in s.changes) for s, n in zip(sites, runs, strict=True)
     )
     once = sum(c.bytes for c in first.changes)
-    axes = axes_text(collective)
     chain = " → ".join(f"%{c.instruction.name} {c.after}" for c in reversed(first.changes))
     named = provenance(first.value)
     return Finding(
         code="HS201",
         severity=Severity.WARNING,
-        title=f"{first.value.shape.short} transposed for its reduce-scatter to {collective.shape} over {axes}",
+        title=f"{first.value.shape.short} transposed for its reduce-scatter to {collective.shape}"
+        f"{over_axes(collective)}",
         instructions=tuple(
             i for s in sites for i in (s.value, *(c.instruction for c in reversed(s.changes)), s.scatter)
         ),

@@ -12,7 +12,7 @@ from hloscope.analysis.work import COLLECTIVES, started_result
 from hloscope.hlo import Instruction, start_of
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope_rules._family import Site, fold, place_text
 
 
 @rule(code="HS202", name="expert-weights-gathered", severity=Severity.WARNING)
@@ -59,7 +59,7 @@ def expert_weights_gathered(analyses: Analyses) -> Iterable[Finding]:
             analyses,
             "HS202",
             Severity.WARNING,
-            f"weights of all experts {collective.shape} gathered over {axes_text(collective)} {collective.phase}",
+            f"weights of all experts {collective.shape} gathered{place_text(collective)}",
             [Site(instruction=g, moved=payload, saved=None) for g in gathers],
             advice="keep experts apart over this axis and exchange tokens; shard weights over the other axes",
             details=(f"{size(payload)} of weights arrive on every device each time",),

@@ -11,8 +11,8 @@ from hloscope.analysis.uses import Use, results, standing
 from hloscope.analysis.work import shape_text
 from hloscope.hlo import Instruction, Shape
 from hloscope.rule import Finding, Severity, rule
-from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope.units import share, size
+from hloscope_rules._family import Site, fold, place_text
 
 # A ring's reduce-scatter sends half of what its all-reduce sends.
 _HALF = 0.5
@@ -92,7 +92,7 @@ def _finding(
     analyses: Analyses, collective: Collective, found: dict[Instruction, tuple[_Sliced, ...]]
 ) -> Finding:
     parts = next(iter(found.values()))
-    share = max(p.share for p in parts)
+    read = max(p.share for p in parts)
     sites = [
         Site(
             instruction=i,
@@ -109,16 +109,16 @@ def _finding(
         analyses,
         "HS203",
         Severity.WARNING,
-        f"{shapes} all-reduced over {axes_text(collective)} {collective.phase}, then sliced",
+        f"{shapes} all-reduced{place_text(collective)}, then sliced",
         sites,
         advice="reduce-scatter it: shard the gradient like its parameter where it is made",
         details=(
-            f"{size(once)} arrive on every device each time; nobody reads more than {share:.2%} of it",
+            f"{size(once)} arrive on every device each time; nobody reads more than {share(read)} of it",
             f"read by %{parts[0].readers[0].name}",
         ),
         facts={
             "mesh_axes": list(collective.mesh_axes) if collective.mesh_axes else None,
             "group_size": collective.group_size,
-            "share_read": share,
+            "share_read": read,
         },
     )

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.collectives import Collective
-from hloscope.analysis.uses import results, standing
+from hloscope.analysis.uses import Use, numbered_results, standing
 from hloscope.analysis.widths import narrowed_to, widened_from
-from hloscope.hlo import Instruction, async_operation, is_async_start
+from hloscope.analysis.work import shape_text
+from hloscope.hlo import Instruction, Shape, async_operation, is_async_start
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope_rules._family import Site, fold, place_text
 
 _MOVING = frozenset({"all-gather", "all-to-all", "collective-permute", "ragged-all-to-all"})
 _REDUCING = frozenset({"all-reduce", "reduce-scatter"})
@@ -21,6 +22,7 @@ _REDUCING = frozenset({"all-reduce", "reduce-scatter"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wide:
     when: str  # "widened before" or "narrowed after"
+    shape: Shape
     payload: int
     bits: int
     narrow: int
@@ -60,48 +62,63 @@ def wide_collective(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
     for collective in analyses.collectives.collectives:
         if collective.opcode not in _MOVING | _REDUCING or collective.form != "opcode":
             continue
-        found = {i: _wide(standing(i)) for i in collective.instructions}
-        sites = {i: w for i, w in found.items() if w is not None and w.payload >= smallest_bytes}
-        if sites:
-            yield _finding(analyses, collective, sites)
+        for when in ("widened before", "narrowed after"):
+            found = {i: _wide(standing(i), when) for i in collective.instructions}
+            sites = {
+                i: parts for i, parts in found.items() if sum(p.payload for p in parts) >= smallest_bytes
+            }
+            if sites:
+                yield _finding(analyses, collective, when, sites)
 
 
-def _wide(start: Instruction) -> _Wide | None:
+def _wide(start: Instruction, when: str) -> tuple[_Wide, ...]:
+    """The arrays of a collective, which may have been put together of several, that are wider than need be."""
     operands = async_operation(start).operands if is_async_start(start.opcode) else start.operands
-    arrays = results(start)
-    if len(operands) != 1 or len(arrays) != 1:
-        return None
-    shape, users = arrays[0]
-    payload = max(shape.bytes, operands[0].shape.bytes)
-    source = widened_from(operands[0])
+    arrays = numbered_results(start)
+    if len(operands) == 1 < len(arrays):  # one tuple of them all
+        return ()
+    parts = (_part(operands[n], shape, users) for n, shape, users in arrays if n < len(operands))
+    return tuple(p for p in parts if p is not None and p.when == when)
+
+
+def _part(operand: Instruction, shape: Shape, users: tuple[Use, ...]) -> _Wide | None:
+    payload, bits = max(shape.bytes, operand.shape.bytes), shape.element_bits
+    source = widened_from(operand)
     if source is not None:
         narrow = source.shape.element_bits
-        return _Wide(when="widened before", payload=payload, bits=shape.element_bits, narrow=narrow)
+        return _Wide(when="widened before", shape=shape, payload=payload, bits=bits, narrow=narrow)
     after = [narrowed_to(u) for u in users]
-    known = [bits for bits in after if bits is not None]
+    known = [n for n in after if n is not None]
     if not known or len(known) < len(after):
         return None
-    return _Wide(when="narrowed after", payload=payload, bits=shape.element_bits, narrow=max(known))
+    return _Wide(when="narrowed after", shape=shape, payload=payload, bits=bits, narrow=max(known))
 
 
-def _finding(analyses: Analyses, collective: Collective, sites: dict[Instruction, _Wide]) -> Finding:
-    first = next(iter(sites.values()))
+def _finding(
+    analyses: Analyses, collective: Collective, when: str, sites: dict[Instruction, tuple[_Wide, ...]]
+) -> Finding:
+    parts = next(iter(sites.values()))
     reduces = collective.opcode in _REDUCING
+    once = sum(p.payload for p in parts)
+    bits, narrow = parts[0].bits, max(p.narrow for p in parts)
     return fold(
         analyses,
         "HS204",
         Severity.INFO if reduces else Severity.WARNING,
-        f"{collective.opcode} of {collective.shape} over {axes_text(collective)} {collective.phase},"
-        f" {first.when} it",
+        f"{collective.opcode} of {shape_text(*(p.shape for p in parts))}{place_text(collective)}, {when} it",
         [
-            Site(instruction=i, moved=w.payload, saved=w.payload * (w.bits - w.narrow) // w.bits)
-            for i, w in sites.items()
+            Site(
+                instruction=i,
+                moved=sum(w.payload for w in wide),
+                saved=sum(w.payload * (w.bits - w.narrow) // w.bits for w in wide),
+                # What else it carries is not saved, nor its time.
+                time_share=sum(w.payload * (w.bits - w.narrow) // w.bits for w in wide) / collective.payload,
+            )
+            for i, wide in sites.items()
         ],
         advice="sum in the narrow type, if its rounding will do"
         if reduces
         else "convert before the collective",
-        details=(
-            f"{size(first.payload)} of {first.bits} bits an element each time; {first.narrow} would do",
-        ),
-        facts={"bits": first.bits, "narrow_bits": first.narrow, "when": first.when},
+        details=(f"{size(once)} of {bits} bits an element each time; {narrow} would do",),
+        facts={"bits": bits, "narrow_bits": narrow, "when": when},
     )

@@ -9,7 +9,7 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.collectives import Collective
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope_rules._family import Site, fold, place_text
 
 _LINES = 4
 
@@ -49,18 +49,18 @@ def many_small_collectives(
     - `many`: how many instructions there must be, which might be one
     - `often`: how often they must run in a step, together
     """
-    groups: dict[tuple[str, str, str], list[Collective]] = {}
+    groups: dict[tuple[str, str], list[Collective]] = {}
     for collective in analyses.collectives.collectives:
         if collective.bytes is None or not collective.executions:
             continue
         if collective.bytes < small_bytes * collective.executions:
-            key = (collective.opcode, axes_text(collective), collective.phase)
+            key = (collective.opcode, place_text(collective))
             groups.setdefault(key, []).append(collective)
-    for (opcode, axes, phase), found in groups.items():
+    for (opcode, place), found in groups.items():
         count = sum(c.count for c in found)
         if count < many or sum(c.executions or 0 for c in found) < often:
             continue
-        yield _finding(analyses, f"many small {opcode}s over {axes} {phase}", found)
+        yield _finding(analyses, f"many small {opcode}s{place}", found)
 
 
 def _finding(analyses: Analyses, title: str, found: list[Collective]) -> Finding:

@@ -11,8 +11,8 @@ from hloscope.analysis.uses import Use, results, standing
 from hloscope.analysis.work import body_opcodes
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity, rule
-from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope.units import share, size
+from hloscope_rules._family import Site, fold, place_text
 
 _ADVICE = "bring the two shardings closer: constrain the value to one in between"
 _LONGEST = 240
@@ -55,7 +55,7 @@ def involuntary_replication(analyses: Analyses, *, smallest_bytes: int = 1 << 20
         if collective.opcode != "all-gather" or collective.form != "opcode":
             continue
         shares = {i: _share(standing(i)) for i in collective.instructions}
-        found = {i: share for i, share in shares.items() if share is not None}
+        found = {i: read for i, read in shares.items() if read is not None}
         # How often it runs may be unknown: then what one run moves counts, not nothing.
         gathered = collective.payload if collective.bytes is None else collective.bytes
         if found and gathered >= smallest_bytes:
@@ -89,8 +89,8 @@ def _share(gather: Instruction) -> float | None:
     users = [u for _, found in arrays for u in found]
     if not users or len(arrays) != 1 or not all(_is_device_slice(u) for u in users):
         return None
-    share = max(u.fraction for u in users)
-    return share if share <= 0.5 else None
+    read = max(u.fraction for u in users)
+    return read if read <= 0.5 else None
 
 
 def _is_device_slice(use: Use) -> bool:
@@ -104,14 +104,16 @@ def _is_device_slice(use: Use) -> bool:
 
 def _finding(analyses: Analyses, collective: Collective, found: dict[Instruction, float]) -> Finding:
     each = collective.payload
-    share = max(found.values())
+    read = max(found.values())
     return fold(
         analyses,
         "HS207",
         Severity.WARNING,
-        f"{collective.shape} gathered over {axes_text(collective)} {collective.phase}, then sliced",
+        f"{collective.shape} gathered{place_text(collective)}, then sliced",
         [Site(instruction=i, moved=each, saved=round(each * (1 - s))) for i, s in found.items()],
         advice=_ADVICE,
-        details=(f"{size(each)} arrive on every device each time; nobody reads more than {share:.2%} of it",),
-        facts={"share_read": share},
+        details=(
+            f"{size(each)} arrive on every device each time; nobody reads more than {share(read)} of it",
+        ),
+        facts={"share_read": read},
     )

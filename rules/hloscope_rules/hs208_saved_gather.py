@@ -11,7 +11,7 @@ from hloscope.analysis.uses import results, standing
 from hloscope.hlo import Instruction, Shape
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope_rules._family import Site, fold, place_text
 
 
 @rule(code="HS208", name="saved-gather", severity=Severity.WARNING)
@@ -81,7 +81,7 @@ def _finding(
         analyses,
         "HS208",
         Severity.WARNING,
-        f"gathered {collective.shape} over {axes_text(collective)} {collective.phase} saved for every trip",
+        f"gathered {collective.shape}{place_text(collective)} saved for every trip",
         [Site(instruction=i, moved=2 * each, saved=None, also=(w,)) for i, (w, _) in found.items()],
         advice="gather again in the backward pass: keep gathers out of what the checkpoint policy saves",
         details=(

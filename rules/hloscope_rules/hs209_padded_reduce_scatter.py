@@ -12,7 +12,7 @@ from hloscope.analysis.work import fusion_bodies
 from hloscope.hlo import Instruction, async_operation, is_async_start
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, axes_text, fold
+from hloscope_rules._family import Site, fold, place_text
 
 
 @rule(code="HS209", name="padded-reduce-scatter", severity=Severity.INFO)
@@ -84,8 +84,7 @@ def _finding(analyses: Analyses, collective: Collective, found: dict[Instruction
         analyses,
         "HS209",
         Severity.INFO,
-        f"{before.short} padded to {after.short} for its reduce-scatter over {axes_text(collective)}"
-        f" {collective.phase}",
+        f"{before.short} padded to {after.short} for its reduce-scatter{place_text(collective)}",
         [Site(instruction=i, moved=after.bytes, saved=more) for i in found],
         advice="shard another dimension, or over fewer devices, so that each share fills whole tiles",
         details=(f"{size(more)} of {size(after.bytes)} each time are padding",),

@@ -8,6 +8,7 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.memory import Buffer
 from hloscope.analysis.spans import Loops, Spanned
 from hloscope.rule import Finding, Severity, rule
+from hloscope_rules._family import in_phase
 from hloscope_rules._peak import BufferKey, buffer_finding, buffer_key, last_reader, of_peak
 
 
@@ -79,7 +80,7 @@ def live_across_loop(
             analyses,
             "HS301",
             Severity.WARNING,
-            f"{shape} waits through a loop: {label} {phase}",
+            f"{shape or 'a buffer'} waits through a loop: {label}{in_phase(phase)}",
             [b for b, _ in found],
             held=held,
             advice="use it up before the loop, or make it again from something smaller",

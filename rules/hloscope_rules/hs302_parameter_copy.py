@@ -12,7 +12,7 @@ from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
 from hloscope_rules._copies import kernels_at
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS302", name="parameter-copy", severity=Severity.WARNING)
@@ -65,7 +65,7 @@ def parameter_copy(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iter
             analyses,
             "HS302",
             Severity.WARNING,
-            f"parameter copied into another layout: {shape} {phase}",
+            f"parameter copied into another layout: {shape}{in_phase(phase)}",
             [Site(instruction=c.instruction, moved=c.bytes, saved=c.bytes) for c, _ in found],
             advice="store or shard the parameter so that it lies as it is used",
             details=(

@@ -10,7 +10,7 @@ from hloscope.analysis.place import phase_of
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS303", name="loop-carry-copy", severity=Severity.WARNING)
@@ -74,7 +74,7 @@ def loop_carry_copy(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Ite
             analyses,
             "HS303",
             Severity.WARNING,
-            f"loop state copied in every trip: {shape} {phase}",
+            f"loop state copied in every trip: {shape}{in_phase(phase)}",
             [Site(instruction=c.instruction, moved=c.bytes, saved=c.bytes) for c in found],
             advice="read all that is needed of the old carry before it is replaced",
             details=(

@@ -8,6 +8,7 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.memory import Buffer
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
+from hloscope_rules._family import in_phase
 from hloscope_rules._peak import BufferKey, buffer_finding, buffer_key, of_peak
 
 
@@ -58,7 +59,7 @@ def tile_padding(
             analyses,
             "HS305",
             Severity.WARNING,
-            f"{shape} padded by tiles: {label} {phase}",
+            f"{shape or 'a buffer'} padded by tiles: {label}{in_phase(phase)}",
             [b for b, _ in found],
             held=padding,
             advice="give it a last dimension that is a multiple of 128, or lay it out with a longer one last",

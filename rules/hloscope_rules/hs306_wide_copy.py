@@ -11,7 +11,7 @@ from hloscope.analysis.widths import widened_from
 from hloscope.hlo import Instruction, Shape
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS306", name="wide-copy", severity=Severity.WARNING)
@@ -60,7 +60,7 @@ def wide_copy(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterable[
             analyses,
             "HS306",
             Severity.WARNING,
-            f"{wide} is {narrow} in a wider type {phase}",
+            f"{wide} is {narrow} in a wider type{in_phase(phase)}",
             [Site(instruction=v, moved=moved, saved=2 * leaf.padded_bytes) for v, _, _ in found],
             advice="convert where the value is read, and keep the narrow one",
             details=(f"takes {size(leaf.padded_bytes)} beside its source; read by {readers}",),

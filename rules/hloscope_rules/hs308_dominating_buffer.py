@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.memory import Buffer
 from hloscope.rule import Finding, Severity, rule
+from hloscope.units import percent
+from hloscope_rules._family import in_phase
 from hloscope_rules._peak import buffer_finding, last_reader, of_peak
 
 # The part of a device's memory from which a peak is a worry.
@@ -55,7 +57,8 @@ def dominating_buffer(analyses: Analyses, *, share_of_peak: float = 0.25) -> Ite
         analyses,
         "HS308",
         Severity.WARNING if tight else Severity.INFO,
-        f"{largest.shape.short if largest.shape else 'a buffer'} dominates the peak: {largest.label} {largest.phase}",
+        f"{largest.shape.short if largest.shape else 'a buffer'} dominates the peak: {largest.label}"
+        f"{in_phase(largest.phase)}",
         [largest],
         held=largest.bytes,
         advice=_advice(largest),
@@ -71,7 +74,7 @@ def _life(analyses: Analyses, buffer: Buffer) -> str:
     life += f", read last by %{reader.name}" if reader else ""
     if buffer.first is None or buffer.last is None or not length:
         return life
-    return f"{life}; alive for {(buffer.last - buffer.first + 1) / length:.0%} of the schedule"
+    return f"{life}; alive for {percent(buffer.last - buffer.first + 1, length)} of the schedule"
 
 
 def _advice(buffer: Buffer) -> str:

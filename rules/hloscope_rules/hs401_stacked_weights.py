@@ -11,7 +11,7 @@ from hloscope.analysis.stacking import parts_of_stack
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS401", name="stacked-weights", severity=Severity.WARNING)
@@ -58,7 +58,7 @@ def stacked_weights(analyses: Analyses) -> Iterable[Finding]:
             analyses,
             "HS401",
             Severity.WARNING,
-            f"expert weights {shape} stacked from their parts {phase}",
+            f"expert weights {shape} stacked from their parts{in_phase(phase)}",
             [
                 Site(instruction=s, moved=2 * s.shape.padded_bytes, saved=2 * s.shape.padded_bytes)
                 for s, _ in stacks

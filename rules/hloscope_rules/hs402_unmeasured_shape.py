@@ -9,7 +9,7 @@ from hloscope.analysis.grouped import GroupedMatmul, grouped_matmuls
 from hloscope.analysis.place import phase_of
 from hloscope.analysis.regions import Problem, Region, problem_of, regions_of
 from hloscope.rule import Finding, Severity, rule
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS402", name="shape-outside-region", severity=Severity.WARNING)
@@ -81,7 +81,7 @@ def _finding(
         analyses,
         "HS402",
         Severity.WARNING if region.basis == "measured" else Severity.INFO,
-        f"grouped matmul {sizes} by {problem.implementation} {phase}, {where}",
+        f"grouped matmul {sizes} by {problem.implementation}{in_phase(phase)}, {where}",
         [
             Site(instruction=g.instruction, moved=analyses.costs.of(g.instruction).hbm_bytes, saved=None)
             for g in found

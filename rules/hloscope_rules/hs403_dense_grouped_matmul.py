@@ -9,7 +9,7 @@ from hloscope.analysis.masked_rows import MaskedRows, masked_rows
 from hloscope.analysis.place import phase_of
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS403", name="dense-grouped-matmul", severity=Severity.WARNING)
@@ -68,7 +68,7 @@ def dense_grouped_matmul(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -
             analyses,
             "HS403",
             Severity.WARNING,
-            f"grouped matmul expanded over {groups} groups: {shape} {phase}",
+            f"grouped matmul expanded over {groups} groups: {shape}{in_phase(phase)}",
             [
                 Site(
                     instruction=s.instruction,

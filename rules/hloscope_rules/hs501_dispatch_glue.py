@@ -12,7 +12,7 @@ from hloscope.analysis.traffic import hbm_bytes
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import count
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 _KINDS = 4
 
@@ -65,7 +65,7 @@ def dispatch_glue(analyses: Analyses, *, many: int = 16) -> Iterable[Finding]:
             analyses,
             "HS501",
             Severity.INFO,
-            f"index work around {rows:,} ragged rows of {groups} groups {phase}: many small kernels",
+            f"index work around {rows:,} ragged rows of {groups} groups{in_phase(phase)}: many small kernels",
             # The first stands for all: the same one whatever the order of the instructions.
             [
                 Site(instruction=w, moved=hbm_bytes(w), saved=None)

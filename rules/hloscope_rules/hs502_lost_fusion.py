@@ -9,7 +9,7 @@ from hloscope.analysis.lost_edges import Edge, lost_edges
 from hloscope.analysis.place import phase_of
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS502", name="lost-fusion", severity=Severity.INFO)
@@ -52,7 +52,7 @@ def lost_fusion(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterabl
             analyses,
             "HS502",
             Severity.INFO,
-            f"{shape} between two elementwise passes {phase}",
+            f"{shape} between two elementwise passes{in_phase(phase)}",
             [
                 Site(
                     instruction=e.producer,

@@ -10,7 +10,7 @@ from hloscope.analysis.place import phase_of
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
 from hloscope_rules._copies import kernels_at, work_behind
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 
 @rule(code="HS503", name="kernel-layout-copy", severity=Severity.WARNING)
@@ -59,7 +59,7 @@ def kernel_layout_copy(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> 
             analyses,
             "HS503",
             Severity.WARNING,
-            f"{shape} copied {'for' if before else 'after'} {kernels} {phase}: another layout",
+            f"{shape} copied {'for' if before else 'after'} {kernels}{in_phase(phase)}: another layout",
             [Site(instruction=c.instruction, moved=c.bytes, saved=c.bytes) for c in found],
             advice="let the layouts meet: another axis order in the model, or a kernel that takes the other one",
             details=(

@@ -13,7 +13,7 @@ from hloscope.analysis.sums import times, total
 from hloscope.analysis.traffic import hbm_bytes
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity, rule
-from hloscope.units import size
+from hloscope.units import share, size
 from hloscope_rules._family import Site, fold
 
 # Above this part of a device's memory nothing more should be saved.
@@ -81,9 +81,12 @@ def _finding(analyses: Analyses, title: str, kind: str, found: list[Instruction]
     if memory.hbm_limit_bytes is not None and memory.peak_bytes is not None:
         room = round(_ROOM * memory.hbm_limit_bytes) - memory.peak_bytes
     fits = cost is not None and room is not None and cost <= room
-    details = [f"saving the results would hold {size(cost)}"]
-    if room is not None:
-        details[0] += f"; {size(max(room, 0))} are free below {_ROOM:.0%} of the device's memory"
+    would = f"would hold {size(cost)}" if cost is not None else "would hold as much as unknown runs make"
+    free = (
+        f"; {size(max(room, 0))} are free below {share(_ROOM)} of the device's memory"
+        if room is not None
+        else ""
+    )
     return fold(
         analyses,
         "HS504",
@@ -91,6 +94,6 @@ def _finding(analyses: Analyses, title: str, kind: str, found: list[Instruction]
         f"{title} recomputed in the backward pass",
         [Site(instruction=i, moved=hbm_bytes(i), saved=None) for i in found],
         advice="add its results to what the checkpoint policy saves, where memory has room",
-        details=details,
+        details=(f"saving the results {would}{free}",),
         facts={"bytes_to_save": cost, "room_bytes": room},
     )

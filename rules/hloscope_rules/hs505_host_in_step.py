@@ -8,7 +8,7 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.place import phase_of
 from hloscope.hlo import Instruction, async_operation, is_async_start
 from hloscope.rule import Finding, Severity, rule
-from hloscope_rules._family import Site, fold
+from hloscope_rules._family import Site, fold, in_phase
 
 _HOST = 5  # the host's memory space
 _FEEDS = {"infeed": "an infeed", "outfeed": "an outfeed"}
@@ -55,7 +55,7 @@ def host_in_step(analyses: Analyses) -> Iterable[Finding]:
             analyses,
             "HS505",
             severity,
-            f"{what}{shape} in the step {phase}",
+            f"{what}{shape} in the step{in_phase(phase)}",
             [Site(instruction=i, moved=None, saved=None) for i in found],
             advice="return it from the step and use it outside, or compile without it",
             details=(f"%{found[0].name}",),

@@ -15,6 +15,7 @@ import jsonschema
 import pytest
 
 from hloscope.hlo import protos, read_hlo
+from hloscope.units import duration
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -64,9 +65,43 @@ def test_executions_of_a_family(run: Run, dump_file: Callable[[str], Path]) -> N
     code, out, _ = run(*deepseek, "executions.activation recompute=57")
     assert code == 1
     assert "58 of 57  exceeded by 1" in out
-    code, out, _ = run(*deepseek, "executions.actvation=57")
+    code, out, _ = run(*deepseek, "executions.wholly_other=57")
     assert code == 0
-    assert "0 of 57  kept  the census has no family of this name" in out
+    assert "0 of 57  kept  the census has no family of this name\n" in out
+
+
+def test_a_misspelt_family_is_refused(run: Run, dump_file: Callable[[str], Path]) -> None:
+    """It would run 0 times, and the budget would always be kept."""
+    deepseek = ("check", dump_file("deepseek"), "--fail-on", "never", "--budget")
+    code, _, err = run(*deepseek, "executions.actvation=57")
+    assert code == 2
+    assert err == (
+        "error: --budget executions.actvation: the census has no such family, but activation; "
+        "if it is gone, write executions.actvation=0\n"
+    )
+    assert "activation recompute" in run(*deepseek, "executions.activation recomputed=1")[2]
+    code, out, _ = run(*deepseek, "executions.actvation=0")
+    assert code == 0
+    assert "no family of this name; it has activation" in out
+    code, out, _ = run(*deepseek, "executions.activation other=9")
+    assert (code, "0 of 9  kept" in out) == (0, True), "the family is there, in other phases"
+
+
+def test_the_exposed_time_says_what_it_is_of(run: Run, dump_file: Callable[[str], Path]) -> None:
+    code, out, _ = run(
+        "check", dump_file("deepseek"), "--topology", "tpu7x:4x8x8", "--fail-on", "never", "--budget",
+        "exposed=1000s", "--format", "json",
+    )  # fmt: skip
+    assert code == 0
+    report = json.loads(out)
+    (budget,) = report["budgets"]
+    assert budget["actual"] == report["time"]["exposed_seconds"]
+    collectives = sum(c["exposed_seconds"] for c in report["collectives"])
+    assert 0 < collectives < budget["actual"]
+    rest = budget["actual"] - collectives
+    assert budget["note"].endswith(
+        f"{duration(collectives)} for collectives, {duration(rest)} for copies and other asynchronous work"
+    )
 
 
 def test_settings_of_the_project_and_the_command_line_wins(run: Run, oom: Path) -> None:
@@ -365,3 +400,57 @@ def test_the_json_of_a_diff_is_no_report(run: Run, oom: Path) -> None:
     run("diff", oom, oom, "--json", "diff.json", "--quiet")
     code, _, err = run("diff", "diff.json", oom)
     assert (code, err) == (2, "error: diff.json is a diff, not a report: give what it compared\n")
+
+
+@pytest.mark.parametrize("command", ["check", "analyze"])
+@pytest.mark.parametrize("option", ["--select", "--ignore"])
+@pytest.mark.parametrize("value", ["", " ", ","])
+def test_codes_of_an_unset_variable_are_refused(
+    command: str, option: str, value: str, run: Run, dense: Path
+) -> None:
+    code, out, err = run(command, dense, option, value)
+    assert (code, out) == (2, "")
+    assert err == f"error: {option} is empty: write codes such as HS2 or HS201, or leave it out\n"
+
+
+def test_empty_lists_in_settings(run: Run, oom: Path) -> None:
+    for text, message in (
+        ("select = []", 'hloscope.toml: select is empty: write ["HS2"], or leave it out'),
+        ("fail-on = []", 'hloscope.toml: fail-on is empty: write ["warning"] or ["never"], or leave it out'),
+        ("select = [',']", "hloscope.toml: select is empty: write codes such as HS2"),
+        ("fail-on = ['HS9']", "hloscope.toml: fail-on HS9: there is no such rule"),
+    ):
+        settings(text)
+        code, out, err = run("check", oom)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+    settings("ignore = []\nselect = ['HS101']")
+    assert run("check", oom)[0] == 1, "nothing is ignored"
+
+
+def test_a_refused_budget_leaves_the_baseline_as_it_was(run: Run, oom: Path) -> None:
+    code, _, err = run("check", oom, "--write-baseline", "known.toml", "--budget", "temp=1GiB")
+    assert code == 2
+    assert "temp is unknown here" in err
+    assert not Path("known.toml").exists()
+    assert run("check", oom, "--write-baseline", "known.toml", "--budget", "arena=1GiB")[0] == 1
+    assert Path("known.toml").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "analyze"])
+def test_of_a_failed_compile_nothing_is_accepted_and_that_is_said(command: str, run: Run, oom: Path) -> None:
+    failed = (command, oom, "--topology", "v5e:2x4", "--select", "HS101", "--write-baseline", "known.toml")
+    code, _, err = run(*failed)
+    assert code == 3
+    assert "the baseline known.toml is not written: the compile failed\n" in err
+    assert "error: the step does not fit" in err
+    assert not Path("known.toml").exists()
+    Path("known.toml").write_text("version = 2\n")
+    assert run(*failed)[0] == 3
+    assert Path("known.toml").read_text() == "version = 2\n", "and what there was stays"
+
+
+def test_a_step_that_leaves_no_dump_leaves_no_baseline(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("check", tmp_path / "nowhere.py", "--write-baseline", "known.toml")
+    assert code == 2
+    assert "baseline" not in err, "the input is wrong: nothing was compiled"

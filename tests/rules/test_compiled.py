@@ -66,22 +66,20 @@ def test_the_joining_of_two_half_gradients_is_a_concatenation():
 
 def test_what_one_device_can_waste():
     found = partial(titles, "wasteful.py:one_device")
-    assert found("HS105") == ["ragged rows in a wide type: f32[8192,1024] other"]
+    assert found("HS105") == ["ragged rows in a wide type: f32[8192,1024]"]
     assert found("HS303")[0].startswith("loop state copied in every trip: f32[8192,4096]")
     assert found("HS304") == ["donated f32[1024,1024] that no output takes over"]
-    assert found("HS401") == ["expert weights bf16[4,512,1024] stacked from their parts other"]
-    assert found("HS403") == ["grouped matmul expanded over 4 groups: bf16[4,8192,512] other"]
+    assert found("HS401") == ["expert weights bf16[4,512,1024] stacked from their parts"]
+    assert found("HS403") == ["grouped matmul expanded over 4 groups: bf16[4,8192,512]"]
     assert found("HS505") == [
-        "a message from the host of token[] in the step other",
-        "a message to the host of f32[] in the step other",
+        "a message from the host of token[] in the step",
+        "a message to the host of f32[] in the step",
     ]
 
 
 def test_hs402_tells_a_shape_outside_of_the_region_of_its_kernel_from_one_inside():
     (finding,) = run_rules(compiled("wasteful.py:one_device"), select=["HS402"])
-    assert (
-        finding.title == "grouped matmul 8192 x 512 x 1024, 4 groups by pallas_tpu other, outside its region"
-    )
+    assert finding.title == "grouped matmul 8192 x 512 x 1024, 4 groups by pallas_tpu, outside its region"
     assert finding.details[0] == (
         "the wider side: 1,024, at least 2,048; the narrower side: 512, at least 1,024; groups: 4, at least 16"
     )
@@ -90,11 +88,27 @@ def test_hs402_tells_a_shape_outside_of_the_region_of_its_kernel_from_one_inside
 
 def test_what_devices_can_waste_among_themselves():
     found = partial(titles, "wasteful.py:sharded")
-    assert found("HS202") == ["weights of all experts bf16[8,512,1024] gathered over x other"]
-    assert found("HS204") == ["all-reduce of f32[512,2048] over x other, widened before it"]
-    assert found("HS207") == ["bf16[8192,2048] gathered over x other, then sliced"]
+    assert found("HS202") == ["weights of all experts bf16[8,512,1024] gathered over x"]
+    assert found("HS207") == ["bf16[8192,2048] gathered over x, then sliced"]
     assert found("HS208") == ["gathered bf16[1,2048,2048] over x forward saved for every trip"]
-    assert "exposed collectives over x other" in found("HS206")
+    assert "exposed collectives over x" in found("HS206")
+
+
+def test_hs204_tells_both_halves_of_both_kinds_of_collectives():
+    """What was widened before, and what is narrowed after; a warning where a value is moved, a remark where it is
+    summed. The exchange whose result is rounded at once is none: the compiler rounds it before."""
+    found = run_rules(compiled("wasteful.py:sharded"), select=["HS204"])
+    assert sorted((f.severity.value, f.title) for f in found) == [
+        ("info", "all-reduce of f32[512,2048] over x, widened before it"),
+        ("info", "reduce-scatter of f32[128,2048] over x, narrowed after it"),
+        ("warning", "all-gather of f32[2048,2048] over x, narrowed after it"),
+        ("warning", "collective-permute of f32[2048,2048] over x, widened before it"),
+    ]
+    assert all(f.saved_bytes * 2 == f.bytes for f in found)  # pyright: ignore
+    exchanged = [
+        c.shape for c in compiled("wasteful.py:sharded").collectives.collectives if "all-to-all" in c.opcode
+    ]
+    assert exchanged == ["bf16[512,4,512]"]
 
 
 def test_no_rule_for_collectives_speaks_of_a_step_without_any():

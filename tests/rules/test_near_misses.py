@@ -64,7 +64,7 @@ def test_hs207_tells_what_arrives_each_time_though_nobody_knows_how_often():
     (finding,) = run_rules(Analyses(module), select=["HS207"])
     assert (finding.executions, finding.bytes) == (None, None)
     assert finding.details == (
-        "32.0 MiB arrive on every device each time; nobody reads more than 12.50% of it",
+        "32.0 MiB arrive on every device each time; nobody reads more than 12.5 % of it",
     )
 
 
@@ -82,6 +82,34 @@ def test_hs204_is_a_remark_on_reductions():
     add = "add {\n a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b)\n}\n"
     (finding,) = check(add + text.replace("[512,", "[4096,"), "HS204")
     assert finding.severity.value == "info"
+
+
+def test_hs204_tells_the_wide_part_of_collectives_that_were_put_together():
+    text = """
+HloModule together, is_scheduled=true, num_partitions=8
+add {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+ENTRY main {
+  narrow = bf16[1024,1024] parameter(0)
+  wide = f32[2048,1024] parameter(1)
+  widened = f32[1024,1024] convert(narrow)
+  both = (f32[2048,1024], f32[1024,1024]) all-reduce(wide, widened), replica_groups=[1,8]<=[8], to_apply=add  // expect: HS204
+  second = f32[1024,1024] get-tuple-element(both), index=1
+  first = f32[2048,1024] get-tuple-element(both), index=0
+  ROOT out = (f32[2048,1024], f32[1024,1024]) tuple(first, second)
+}
+"""  # noqa: E501 - HLO has one instruction a line
+    (finding,) = check(text, "HS204")
+    assert finding.title == "all-reduce of f32[1024,1024] over groups of 8, widened before it"
+    assert (finding.bytes, finding.saved_bytes) == (4 << 20, 2 << 20)
+    whole = Analyses(module_of(text), chip=chips()["v6e"], topology="v6e:2x4").costs.of(
+        finding.instructions[0]
+    )
+    assert whole.seconds is not None
+    assert finding.saved_seconds == pytest.approx(whole.seconds * 2 / 12)
 
 
 def test_hs206_says_nothing_without_a_chip_or_its_topology():

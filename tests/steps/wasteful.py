@@ -99,10 +99,20 @@ def _gathered_experts(tokens, w, sizes):
     return jax.lax.ragged_dot(tokens, jax.lax.all_gather(w, "x", tiled=True), sizes)
 
 
-def _wide(x):
-    """What is exchanged in f32 and rounded afterwards."""
+def _wide(x, narrow):
+    """What is exchanged in f32 and rounded afterwards, or was rounded before."""
     moved = jax.lax.all_to_all(x, "x", split_axis=1, concat_axis=0, tiled=True)
-    return moved.astype(jnp.bfloat16), jax.lax.psum(x.astype(jnp.bfloat16).astype(jnp.float32), "x")
+    devices = jax.lax.axis_size("x")
+    ring = [(device, (device + 1) % devices) for device in range(devices)]
+    # Of readers that agree on a type the compiler moves the conversion before the gather itself.
+    gathered = jax.lax.all_gather(jnp.sin(x), "x", tiled=True)
+    return (
+        moved.astype(jnp.bfloat16),
+        jax.lax.psum(x.astype(jnp.bfloat16).astype(jnp.float32), "x"),
+        jax.lax.psum_scatter(x, "x", tiled=True).astype(jnp.bfloat16),
+        jax.lax.ppermute(narrow.astype(jnp.float32), "x", ring),
+        (gathered.astype(jnp.bfloat16), gathered.astype(jnp.float8_e5m2)),
+    )
 
 
 def _resharded(x):
@@ -125,7 +135,7 @@ def _saved(layers, x):
 
 
 def _sharded(tokens, w, sizes, wide, layers, x):
-    return _gathered_experts(tokens, w, sizes), _wide(wide), _resharded(x), _saved(layers, x)
+    return _gathered_experts(tokens, w, sizes), _wide(wide, x), _resharded(x), _saved(layers, x)
 
 
 @hs.step(topology="v6e:2x2")
@@ -145,7 +155,7 @@ def sharded(topology: hs.Topology) -> hs.Step:
         _sharded,
         mesh=mesh,
         in_specs=tuple(a.sharding.spec for a in args),
-        out_specs=(rows, (rows, WHOLE), columns, layers),
+        out_specs=(rows, (rows, WHOLE, rows, rows, WHOLE), columns, layers),
         check_vma=False,
     )
     return hs.Step(step, args=args)
