@@ -222,6 +222,11 @@ def test_collect_takes_the_largest_module(tmp_path: Path) -> None:
     assert files.changed_flags == {"xla_b": "false", "xla_c": "{ value: 3 }"}
 
 
+def test_a_flag_without_a_value_is_an_empty_one() -> None:
+    line = "# xla_a in the current tpu_comp_env has a non-default value.\nxla_a: \n"
+    assert dump.changed_flags(line) == {"xla_a": ""}
+
+
 def test_collect_of_an_empty_dump(tmp_path: Path) -> None:
     assert dump.collect(tmp_path, tmp_path) is None
     assert dump.collect(tmp_path / "none", tmp_path) is None
