@@ -43,6 +43,12 @@ def compile_step(lowered: Any, options: Mapping[str, Any], dump: Path) -> Compil
     # The schedule comes as documented text only if text is asked for; the rest of the text is dropped.
     ours = {
         "xla_dump_to": str(dump),
+        # The file may set XLA_FLAGS as it is read, which would say what is dumped, and under which names: MaxText's
+        # configuration asks for modules of one name only.
+        "xla_dump_hlo_module_re": ".*",
+        "xla_dump_include_timestamp": False,
+        "xla_dump_compress_protos": False,
+        "xla_dump_max_hlo_modules": -1,
         "xla_dump_hlo_as_proto": True,
         "xla_dump_hlo_as_text": True,
         "xla_dump_latency_hiding_schedule": True,

@@ -65,7 +65,9 @@ def _compress(source: Path, target: Path) -> Path | None:
 
 def changed_flags(environment: str) -> dict[str, str]:
     """Flags of the compiler's own record of its environment that it marks as not at their defaults."""
-    found = {m["name"]: m["block"] if m["value"] is None else m["value"] for m in _CHANGED.finditer(environment)}
+    found = {
+        m["name"]: m["block"] if m["value"] is None else m["value"] for m in _CHANGED.finditer(environment)
+    }
     return {name: " ".join(value.split()) for name, value in found.items()}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hloscope.capture.step import Step
@@ -15,6 +17,8 @@ from hloscope.errors import UserError
 
 if TYPE_CHECKING:
     import jax
+
+_OWN_FRAME = re.compile(rf'loc\("{re.escape(str(Path(__file__).parents[1]))}/[^"]*":[^)]*\)')
 
 
 def jitted(step: Step) -> Any:
@@ -106,6 +110,14 @@ def on_one_device(step: Step, topology: Topology) -> Step:
 
     args, kwargs = jax.tree.map(placed, (tuple(step.args), dict(step.kwargs)))
     return dataclasses.replace(step, args=args, kwargs=kwargs)
+
+
+def text_of(lowered: Any) -> str:
+    """The lowered step, with its places in the user's files, which are the report's later.
+
+    Frames of hloscope's own stand in it without their lines: another version of them compiles to the same.
+    """
+    return _OWN_FRAME.sub('loc("hloscope")', lowered.as_text(debug_info=True))
 
 
 def lowered_shardings(lowered: Any) -> list[jax.sharding.Sharding]:

@@ -296,7 +296,7 @@ class Job:
         """All that the outcome depends on, and all that the manifest repeats from the step."""
         return store.key_of(
             {
-                "stablehlo": lowered.as_text(debug_info=True),
+                "stablehlo": lowering.text_of(lowered),
                 "devices": lowering.device_assignment(shardings),
                 "topology": [self.topology.name, self.topology.wraps],
                 "options": {name: [type(value).__name__, value] for name, value in options.items()},

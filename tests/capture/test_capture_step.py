@@ -269,3 +269,19 @@ def test_importing_capture_imports_neither_jax_nor_numpy() -> None:
     script = "import sys, json, hloscope.capture; print(json.dumps(list(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert {"jax", "jaxlib", "numpy"}.isdisjoint(json.loads(result.stdout))
+
+
+def test_a_file_that_says_itself_what_is_dumped(write_step: Callable[..., str], tmp_path: Path) -> None:
+    # As the configuration of MaxText does, before jax has read the variable.
+    flags = f"--xla_dump_to={tmp_path / 'theirs'} --xla_dump_hlo_module_re=jit_train_step"
+    more = "--xla_dump_include_timestamp=true --xla_dump_compress_protos=true --xla_dump_max_hlo_modules=0"
+    path = write_step(f"""
+        os.environ["XLA_FLAGS"] = "{flags} {more}"
+
+        @hs.step(topology="v5e:2x2")
+        def double(topology):
+            return hs.Step(lambda x: x + x, args=(shaped(topology, (512, 512), "data"),))
+    """)
+    artifact = capture_step(path)
+    assert artifact.hlo_path.read_bytes().startswith(b"\n")
+    assert artifact.module_name.startswith("jit_")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloscope.capture import Step, Topology, dump, messages, step
+from hloscope.capture import Step, Topology, dump, lowering, messages, step
 from hloscope.capture.launch import death, split_target, worker_environment
 from hloscope.capture.step import step_spec
 from hloscope.capture.topology_names import chip_of, refusal, suggest, zero_sized
@@ -193,6 +194,27 @@ def test_sizes_in_bytes_and_words() -> None:
 def test_log_tail_leaves_the_noise_out() -> None:
     assert messages.tail(LOG, lines=2).splitlines()[-1].endswith("some_new_pass.cc:1] chatter")
     assert "jellyfish" not in messages.tail(LOG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A lowered step in jax's form, with a frame of hloscope's and one of the user's."""
+
+    own: int
+    theirs: int
+    file: str = lowering.__file__
+
+    def as_text(self, *, debug_info: bool) -> str:
+        assert debug_info
+        frames = (f'"{self.file}":{self.own}:19 to :27', f'"/home/me/train.py":{self.theirs}:8 to 9:12')
+        return "".join(f"#loc{i} = loc({frame})\n" for i, frame in enumerate(frames))
+
+
+def test_lines_of_hloscopes_own_tell_no_steps_apart() -> None:
+    assert lowering.text_of(Lowered(own=49, theirs=7)) == lowering.text_of(Lowered(own=1234, theirs=7))
+    assert lowering.text_of(Lowered(own=49, theirs=7)) != lowering.text_of(Lowered(own=49, theirs=8))
+    elsewhere = Lowered(own=49, theirs=7, file="/home/me/hloscope/mine.py")
+    assert ":49:19" in lowering.text_of(elsewhere)
 
 
 # Dumps
