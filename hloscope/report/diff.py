@@ -71,8 +71,9 @@ class Diff:
         return not any(parts)
 
     def regressions(self, tolerance: float) -> tuple[str, ...]:
-        """What got worse: figures by more than `tolerance` (a share), and findings (warnings and above) that
-        are new. What is unknown on a side is not judged."""
+        """What got worse: a compile that fails now, figures by more than `tolerance` (a share), and findings (warnings
+        and above) that are new. What is unknown on a side is not judged."""
+        after = self.after.settings["status"]
         grown = (
             f"{f.name} {f.spelled(f.before)} → {f.spelled(f.after)}"
             for f in self.figures
@@ -83,7 +84,8 @@ class Diff:
             for c in self.findings
             if c.before is None and c.after is not None and c.after["severity"] in SERIOUS
         )
-        return (*grown, *new)
+        broke = after == "failed" != self.before.settings["status"]
+        return (*(("the compile failed",) if broke else ()), *grown, *new)
 
     def to_html(self, tolerance: float) -> str:
         """The diff as one HTML page that opens offline, with its `regressions`. Raises UserError without the extra

@@ -18,6 +18,19 @@ _MEMORY = (
 )  # fmt: skip
 _SETTINGS = ("module", "platform", "chip", "devices", "topology", "mesh", "status", "valid_fraction")
 _BY_NAME = ("versions", "flags", "compiler_options")
+# Traits of the rows: what they are where they are no texts, and which a row always has.
+_KINDS: Mapping[str, type[object]] = {
+    "phases": list,
+    "mesh_axes": list,
+    "dimension": int,
+    "group_size": int,
+    "asynchronous": bool,
+}
+_ALWAYS = frozenset(
+    {"label", "family", "shape", "opcode", "phases", "code", "severity", "title", "fingerprint"}
+)
+# More than any figure of a step; what is larger could not be reckoned with.
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +49,20 @@ class Side:
 
 def is_report(target: str) -> bool:
     """Whether a target is a JSON report of an earlier run."""
-    return target.endswith(".json") and Path(target).is_file()
+    path = Path(target)
+    if not path.is_file():
+        return False
+    return path.suffix.lower() == ".json" or looks_like_report(path)
+
+
+def looks_like_report(path: Path) -> bool:
+    """Whether a file begins as hloscope's own JSON does. Raises UserError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(200).lstrip()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    return start.startswith(b"{") and b'"schema_version"' in start[:100]
 
 
 def read_side(path: str) -> Side:
@@ -106,7 +132,7 @@ def _units(**names: Iterable[str]) -> dict[str, Unit]:
 def _rows(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     return tuple(
         {
-            **{name: row[name] for name in kind.traits},
+            **{name: _trait(name, row[name]) for name in kind.traits},
             **{name: _number(row[name]) for name in kind.figures},
             **({"op_name": str(row["op_name"])} if "op_name" in row else {}),
         }
@@ -114,10 +140,26 @@ def _rows(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     )
 
 
+def _trait(name: str, value: object) -> object:
+    """The value of a trait. Raises TypeError if it is of another kind than a report's."""
+    if value is None and name not in _ALWAYS:
+        return None
+    wanted = _KINDS.get(name, str)
+    if type(value) is wanted and (wanted is not list or _holds_texts(value)):
+        return cast("object", value)
+    raise TypeError(f"{name} cannot be {value!r:.100}")
+
+
+def _holds_texts(value: object) -> bool:
+    return all(isinstance(text, str) for text in cast("list[object]", value))
+
+
 def _number(value: object) -> float | None:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST:
         return value
-    raise TypeError(f"{value!r} is no figure")
+    raise TypeError(f"{value!r:.100} is no figure")
 
 
 def _sum(rows: Sequence[Row], name: str) -> float | None:

@@ -116,7 +116,8 @@ def _refuse_other(path: Path) -> None:
     if path.suffix == ".ipynb" or start.startswith(b'{\n "cells"'):
         raise UserError(f"{path} is a notebook: put the step into a .py file, with @hloscope.step on it")
     if start.startswith(b"{") and b'"schema_version"' in start[:100]:
-        raise UserError(f"{path} is a report of an earlier run: hs.diff and hloscope diff read it")
+        packed = ", uncompressed" if path.suffix == ".gz" else ""
+        raise UserError(f"{path} is a report of an earlier run: hs.diff and hloscope diff read it{packed}")
     if start.startswith(b"module @"):
         raise UserError(
             f"{path} is StableHLO, what the step was before it was compiled: give the .hlo.pb or the HLO text "

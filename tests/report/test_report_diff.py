@@ -18,7 +18,7 @@ from hloscope.errors import UserError
 from hloscope.report.build import load
 from hloscope.report.diff import Diff, compare
 from hloscope.report.diff_match import BUFFERS, CENSUS, COLLECTIVES, FINDINGS, changes
-from hloscope.report.diff_side import read_side, side_of
+from hloscope.report.diff_side import is_report, read_side, side_of
 
 SCHEMA = json.loads(resources.files("hloscope.report").joinpath("diff_schema.json").read_text())
 
@@ -188,8 +188,46 @@ def test_files_that_are_no_reports(text, message, tmp_path: Path):
     "name", ["memory", "target", "census", "collectives", "findings", "counts", "suppressed"]
 )
 @pytest.mark.parametrize("value", [None, 3, "x", [3], {"a": 1}])
-def test_reports_that_were_damaged(name, value, report):
+def test_a_whole_part_that_is_damaged(name, value, report):
     report = dict(report("dense"))
     report[name] = value
     with pytest.raises(UserError, match="no whole report"):
         side_of(report, "r")
+
+
+@pytest.mark.parametrize(
+    ("table", "trait", "value"),
+    [
+        ("findings", "title", 5),
+        ("findings", "code", {}),
+        ("findings", "title", None),
+        ("collectives", "mesh_axes", 5),
+        ("collectives", "mesh_axes", [None]),
+        ("collectives", "group_size", "8"),
+        ("collectives", "group_size", True),
+        ("census", "bytes", 10**400),
+        ("census", "bytes", float("inf")),
+        ("census", "family", []),
+    ],
+)
+def test_a_value_that_is_damaged(table, trait, value, report):
+    damaged = copy.deepcopy(report("dense"))
+    damaged[table][0][trait] = value
+    with pytest.raises(UserError, match="no whole report of hloscope: a value in it is of the wrong kind"):
+        side_of(damaged, "r")
+
+
+def test_a_compile_that_fails_now_is_a_regression(report):
+    failed = copy.deepcopy(report("dense"))
+    failed["target"]["status"] = "failed"
+    now, then = side_of(failed, "b"), side_of(report("dense"), "a")
+    assert compare(then, now).regressions(0) == ("the compile failed",)
+    assert compare(now, then).regressions(0) == compare(now, now).regressions(0) == ()
+
+
+def test_a_report_is_known_by_what_it_holds(report, tmp_path: Path):
+    path = tmp_path / "main.report"
+    path.write_text(json.dumps(report("dense"), indent=1))
+    assert is_report(str(path))
+    path.write_text("HloModule m")
+    assert not is_report(str(path))
