@@ -63,7 +63,8 @@ def test_a_part_shows_its_section_of_the_page(
 
 def test_the_frame_draws_in_a_browser(browser: Browser, report: hs.Report, tmp_path: Path) -> None:
     """As a notebook embeds it: sandboxed, with charts and tables, asking nobody for anything."""
-    parts = (report.memory._repr_html_(), report.census._repr_html_(), report.findings._repr_html_())
+    around = report.findings[0].instructions[0].neighbourhood(2)
+    parts = [part._repr_html_() for part in (report.memory, report.census, report.findings, around)]
     file = tmp_path / "cells.html"
     file.write_text("<!DOCTYPE html><title>cells</title>" + "".join(map(str, parts)), encoding="utf-8")
     tab = browser.new_page(viewport={"width": 1100, "height": 2000})
@@ -78,12 +79,18 @@ def test_the_frame_draws_in_a_browser(browser: Browser, report: hs.Report, tmp_p
         content = frame.content_frame()
         assert content is not None
         content.wait_for_selector("html[data-ready=yes]", state="attached", timeout=120_000)
-    memory, census, findings = (frame.content_frame() for frame in tab.query_selector_all("iframe"))
+    memory, census, findings, near = (frame.content_frame() for frame in tab.query_selector_all("iframe"))
     assert memory is not None
     assert census is not None
     assert findings is not None
+    assert near is not None
     assert memory.locator("#curve .scatterlayer").count() == 1
-    assert memory.locator("#treemap .treemaplayer").count() == 1
+    memory.locator("#treemap").scroll_into_view_if_needed()
+    memory.locator("#treemap .treemaplayer .slice").first.wait_for()
+    near.locator("#graph-0").scroll_into_view_if_needed()
+    near.locator("#graph-0 .scatterlayer .textpoint").first.wait_for()
+    assert near.locator("#graph-0 .scatterlayer .textpoint").first.text_content() == around.centre.name
+    census.locator("#census").scroll_into_view_if_needed()
     assert census.locator("#census tbody tr").count() == 25
     census.fill("input[type=search]", "backward")
     assert all("backward" in row for row in census.locator("#census tbody tr").all_inner_texts())
@@ -108,6 +115,10 @@ def test_without_the_extra_the_plain_line_is_shown(
     monkeypatch.setattr(cells, "find_spec", lambda name: None if name == "plotly" else find_spec(name))
     assert report._repr_html_() is None
     assert report.memory._repr_html_() is None
+    centre = report.findings[0].instructions[0]
+    tree = centre.neighbourhood(1)._repr_html_()
+    assert "<iframe" not in tree
+    assert f"%{centre.name}" in tree
 
 
 def test_hostile_names_stay_text(hostile: hs.Report) -> None:

@@ -73,9 +73,65 @@ def test_the_figures_are_those_of_the_json(deepseek: Opened) -> None:
     assert deepseek.tab.locator("#figure-temp").inner_text() == "unknown"
 
 
-def test_the_curve_and_the_treemap_are_drawn(deepseek: Opened) -> None:
-    assert deepseek.tab.locator("#curve .scatterlayer path.js-fill").count() == 1
-    assert deepseek.tab.locator("#treemap .treemaplayer .slice").count() > 10
+def test_what_is_far_from_the_window_waits(deepseek: Opened) -> None:
+    """The page is of use with one chart drawn; the others are drawn as they are scrolled to."""
+    tab = deepseek.tab
+    assert tab.evaluate("performance.getEntriesByName('usable').length") == 1
+    assert tab.locator("#curve .scatterlayer path.js-fill").count() == 1
+    assert tab.locator("#lanes svg, #roofline svg").count() == 0
+    tab.locator("#treemap").scroll_into_view_if_needed()
+    tab.locator("#treemap .treemaplayer .slice").nth(10).wait_for()
+    tab.locator("#roofline").scroll_into_view_if_needed()
+    tab.locator("#roofline .scatterlayer .point").first.wait_for()
+
+
+def test_what_a_chart_leaves_out_is_told_below_it(deepseek: Opened) -> None:
+    tab, points = deepseek.tab, deepseek.report.time.roofline
+    tab.locator("#roofline").scroll_into_view_if_needed()
+    tab.locator("#roofline .scatterlayer .point").first.wait_for()
+    left_out = sum(not p.intensity for p in points)
+    assert (tab.locator("#roofline-note").text_content() or "").startswith(f"{left_out} families")
+    assert tab.locator("#curve-note").text_content() == ""
+
+
+def test_what_is_printed_is_drawn_whole(browser: Browser, deepseek: Opened) -> None:
+    tab = browser.new_page()
+    tab.goto(deepseek.tab.url)
+    tab.wait_for_selector(_READY, state="attached", timeout=120_000)
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert tab.locator("#lanes svg, #roofline svg, #treemap svg").count() >= 3
+    tab.close()
+
+
+def test_the_steps_are_walked_with_the_keyboard(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    step = tab.locator("#step")
+    assert step.input_value() == str(deepseek.report.memory.peak_position)
+    step.press("End")
+    last = deepseek.report.memory.live[-1].position
+    assert tab.locator("#alive h3").inner_text() == f"Largest temporaries alive at step {last:,}"
+    marks = tab.evaluate("document.getElementById('curve').layout.shapes.map(s => [s.x0, s.x1])")
+    assert [last, last] in marks
+    tab.evaluate("keep(null)")
+
+
+def test_everything_that_answers_a_click_is_reached_by_tab(deepseek: Opened) -> None:
+    """By keyboard too, with a mark that shows where one is, and a name that is read out."""
+    tab = deepseek.tab
+    bare = tab.evaluate(
+        """[...document.querySelectorAll('a, button, input, select, summary, tr[data-index]')]
+        .filter((e) => e.tabIndex < 0 && !e.closest('[hidden], .modebar, .disabled') && e.getClientRects().length)
+        .map((e) => e.outerHTML.slice(0, 90))"""
+    )
+    assert bare == []
+    nameless = tab.evaluate(
+        """[...document.querySelectorAll('button, input, select, a')].filter((e) =>
+        !(e.textContent.trim() || e.ariaLabel || e.title || e.labels?.length || e.dataset.title))
+        .map((e) => e.outerHTML.slice(0, 90))"""
+    )
+    assert nameless == []
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
 def test_hovering_tells_what_is_alive(deepseek: Opened) -> None:
@@ -101,6 +157,7 @@ def test_hovering_tells_what_is_alive(deepseek: Opened) -> None:
 
 def test_a_row_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
     tab, first = deepseek.tab, deepseek.report.memory.buffers_at_peak[0]
+    tab.locator("#buffers").scroll_into_view_if_needed()
     tab.locator("#buffers tbody tr").first.press("Enter")
     panel = tab.locator("#life")
     assert panel.is_visible()
@@ -116,6 +173,7 @@ def test_a_row_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
 
 def test_a_tile_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
     tab = deepseek.tab
+    tab.locator("#treemap").scroll_into_view_if_needed()
     tab.get_by_role("button", name="by source file").click()
     assert tab.locator("#choices [aria-pressed=true]").inner_text() == "by source file"
     tab.evaluate("document.querySelector('#life h3').textContent = ''")
@@ -132,6 +190,7 @@ def test_a_tile_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
 def test_lanes_are_drawn_and_chosen(deepseek: Opened) -> None:
     tab = deepseek.tab
     tab.locator("#lanes").scroll_into_view_if_needed()
+    tab.locator("#lanes .barlayer .point").nth(100).wait_for(state="attached")
     assert tab.locator("#lanes .barlayer .point").count() > 100
     choices = tab.locator("#lane-choices button")
     assert choices.count() > 2
@@ -144,6 +203,7 @@ def test_lanes_are_drawn_and_chosen(deepseek: Opened) -> None:
 
 def test_a_finding_shows_its_neighbours(deepseek: Opened) -> None:
     tab, finding = deepseek.tab, deepseek.report.findings[0]
+    tab.locator("#findings").scroll_into_view_if_needed()
     tab.locator("#finding-0 details.neighbours summary").click()
     tab.wait_for_selector("#graph-0 .scatterlayer .textpoint")
     names = tab.locator("#graph-0 .scatterlayer .textpoint").all_text_contents()
@@ -153,6 +213,7 @@ def test_a_finding_shows_its_neighbours(deepseek: Opened) -> None:
 
 def test_tables_are_sorted_and_filtered(deepseek: Opened) -> None:
     tab, families = deepseek.tab, deepseek.report.census.families
+    tab.locator("#census").scroll_into_view_if_needed()
     heading = tab.locator("#census thead th", has_text="runs")
     for _ in range(2):
         heading.click()
@@ -184,6 +245,7 @@ def test_hostile_names_do_nothing(browser: Browser, hostile: Report, tmp_path: P
     opened = open_page(browser, hostile, tmp_path)
     assert opened.tab.title() != "owned"
     assert opened.tab.evaluate("document.querySelectorAll('img').length") == 0
+    opened.tab.locator("#buffers").scroll_into_view_if_needed()
     opened.tab.locator("#buffers tbody tr").first.click()
     assert "<script>" in opened.tab.locator("#life").inner_text()
     assert opened.complaints == []

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,6 +102,12 @@ def test_the_curve_ends_where_the_report_says(deepseek: Report) -> None:
     (trace,) = curve["data"]
     assert max(trace["y"]) == deepseek.memory.peak_bytes / 2**30  # pyright: ignore[reportOptionalOperand]
     assert len(trace["x"]) == len(deepseek.memory.live)
+
+
+def test_a_curve_that_is_thinned_says_so(deepseek: Report) -> None:
+    thinned = memory_curve(replace(deepseek.memory, live=deepseek.memory.live[:50]))
+    assert thinned is not None
+    assert thinned["layout"]["meta"]["note"].startswith(f"50 of {len(deepseek.memory.live):,} changes")
 
 
 @pytest.mark.parametrize("name", ["by phase and family", "by source file"])

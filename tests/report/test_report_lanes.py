@@ -7,13 +7,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hlo_builder import HloBuilder, loop
 
+from hloscope.analysis.bundle import Analyses
+from hloscope.analysis.step_time import StepTime
+from hloscope.devices import chips
 from hloscope.hlo import HloFile
 from hloscope.hlo.neighbourhood import neighbourhood
 from hloscope.report.build import load
+from hloscope.report.html import lanes as html_lanes
 from hloscope.report.html.lanes import lanes
 from hloscope.report.html.neighbours import neighbours
 from hloscope.report.model import Report
+
+WIDE = "f32[65536,1024]"
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +88,58 @@ def test_neighbours_are_those_of_the_module(shared_dump: Callable[[str], HloFile
     assert all(place[o.name][0] < place[centre.name][0] for o in centre.operands)
     assert all(place[u.name][0] > place[centre.name][0] for u in centre.users)
     assert len(lines["x"]) == len(lines["y"]) > 0
+
+
+def test_blocks_that_are_left_out_are_counted(deepseek: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = lanes(deepseek.time)
+    assert "blocks" not in "".join(figure["layout"]["meta"]["note"] for figure in whole.values())
+    monkeypatch.setattr(html_lanes, "_BLOCKS", 10)
+    for title, cut in lanes(deepseek.time).items():
+        drawn, all_of_them = (sum(len(t["x"]) for t in f["data"]) for f in (cut, whole[title]))
+        assert drawn == 10
+        assert cut["layout"]["meta"]["note"] == f"the 10 longest of {all_of_them:,} blocks are drawn"
+
+
+def endless(module: HloBuilder) -> StepTime:
+    """A loop whose trips nobody knows, a copy before it and one in it, and a branch."""
+    body = module.computation("body")
+    state = body.parameter(f"(s32[], {WIDE})")
+    at, wide = (body.add("get-tuple-element", s, state, tuple_index=i) for i, s in enumerate(("s32[]", WIDE)))
+    body.add("tuple", f"(s32[], {WIDE})", at, body.add("copy", WIDE, wide, name="inside"))
+    slow, fast = module.computation("slow"), module.computation("fast")
+    slow.add("copy", WIDE, slow.parameter(WIDE))
+    fast.parameter(WIDE)
+    repeated = loop(module, body, f"(s32[], {WIDE})", trips=None)
+    entry = module.entry()
+    x = entry.parameter(WIDE)
+    entry.add("copy", WIDE, x, name="outside")
+    entry.add("conditional", WIDE, entry.parameter("s32[]"), x, x, calls=[slow, fast])
+    entry.add("while", f"(s32[], {WIDE})", entry.parameter(f"(s32[], {WIDE})"), name="forever", **repeated)
+    for computation in module.proto.computations:
+        ids = [i.id for i in computation.instructions]
+        module.proto.schedule.sequences[computation.id].instruction_ids.extend(ids)
+    return Analyses(module.module(), chip=chips()["v6e"]).step_time
+
+
+def test_a_loop_of_unknown_length_is_marked_and_its_body_drawn() -> None:
+    time = endless(HloBuilder())
+    drawn = lanes(time)
+    entry = next(figure for title, figure in drawn.items() if title.startswith("the entry"))
+    (marks,) = (trace for trace in entry["data"] if trace["type"] == "scatter")
+    assert (marks["x"], marks["customdata"]) == ([time.seconds], ["while forever"])
+    note = entry["layout"]["meta"]["note"]
+    assert "1 loop of unknown length" in note
+    assert "of 1 conditional the fastest branch is drawn" in note
+    (body,) = (title for title in drawn if title.endswith("body"))
+    assert "runs unknown" in body
+    assert [name for trace in drawn[body]["data"] for name, *_ in trace["customdata"]] == ["copy inside"]
+
+
+def test_neighbours_that_are_left_out_are_counted(shared_dump: Callable[[str], HloFile]) -> None:
+    module = shared_dump("dense").module
+    crowded = max(module.entry.schedule, key=lambda i: len(i.users))
+    total = len(neighbourhood(crowded, 2).instructions)
+    assert total > 24
+    assert neighbours(crowded)["layout"]["meta"]["note"] == f"the nearest 24 of {total:,} instructions"
+    lonely = next(i for i in module.entry.schedule if len(neighbourhood(i, 2).instructions) <= 24)
+    assert neighbours(lonely)["layout"]["meta"]["note"] == ""

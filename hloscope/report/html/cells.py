@@ -5,15 +5,13 @@ A frame is sandboxed: whatever stands in a dump, the notebook is out of its reac
 
 from __future__ import annotations
 
-from base64 import b64encode
 from html import escape
 from importlib.util import find_spec
 from io import StringIO
-from shutil import which
 from typing import TYPE_CHECKING
 
 from hloscope.report.escape import printable
-from hloscope.report.html.page import EXTRA, render_html
+from hloscope.report.html.page import EXTRA, render_html, render_neighbours
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from hloscope.report.model import Report
 
 # Pixels. What is higher scrolls.
-_WHOLE, _CHARTS, _TABLE = 900, 860, 520
+_WHOLE, _CHARTS, _TABLE, _CHART = 900, 860, 520, 460
 _LONGEST = 200
 # What grew by no more is not called worse, as on the command line.
 _TOLERANCE = 0.01
@@ -78,13 +76,12 @@ def module_table(module: Module) -> str:
 
 
 def neighbourhood_drawing(around: Neighbourhood) -> str:
-    """The neighbourhood drawn by Graphviz; as a tree where that is not installed."""
-    from hloscope.report.graph import svg, tree
+    """The neighbourhood with the chart of the page, in a frame; as a tree where what it is made with is missing."""
+    if not _is_installed():
+        from hloscope.report.graph import tree
 
-    if which("dot") is None:
         return _drawn(tree(around, max(around.distance.values())))
-    # An image, so that nothing in it can run.
-    return f'<img style="max-width:100%" src="data:image/svg+xml;base64,{b64encode(svg(around)).decode()}">'
+    return _framed(render_neighbours(around), f"neighbours of {around.centre.name}", _CHART)
 
 
 def _drawn(document: RenderableType) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import import_module
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from hloscope.analysis.place import layer_of_name
 from hloscope.report.budgets import MEMORY
 from hloscope.report.terminal import cut
-from hloscope.units import duration, size, where
+from hloscope.units import duration, plural, size, where
 
 if TYPE_CHECKING:
     from hloscope.analysis.memory import Buffer, Memory
@@ -34,6 +35,8 @@ _OTHER, _MIXED = "#999999", "#dddddd"
 # A family with more buffers than this shows the largest, and the others as one tile.
 _TILES = 24
 _LONGEST = 90
+# Characters of a line of a tile's name, which may have several.
+_LINE = 28
 
 
 def memory_curve(memory: Memory) -> Figure | None:
@@ -55,6 +58,7 @@ def memory_curve(memory: Memory) -> Figure | None:
         "yaxis": {"title": {"text": "GiB alive on a device"}, "rangemode": "tozero"},
         "showlegend": False,
         "hovermode": "x",
+        "meta": {"note": _thinned(memory)},
         "shapes": [],
         "annotations": [],
     }
@@ -68,6 +72,16 @@ def memory_curve(memory: Memory) -> Figure | None:
         peak = {"x": memory.peak_position, "y": top, "text": f"peak {size(memory.peak_bytes)}", "ay": -28}
         layout["annotations"].append(peak)
     return checked([alive], layout)
+
+
+def _thinned(memory: Memory) -> str:
+    changes = 0 if memory.curve_positions is None else len(memory.curve_positions)
+    if changes <= len(memory.live):
+        return ""
+    return (
+        f"{len(memory.live):,} of {changes:,} changes are drawn, among them the peak and every top that "
+        "reaches above its stretch of the schedule"
+    )
 
 
 def _levels(memory: Memory) -> Iterator[tuple[float, str, dict[str, Any]]]:
@@ -112,6 +126,7 @@ def roofline(time: StepTime) -> Figure | None:
         "marker": {
             "size": [8 + 40 * (p.seconds / longest) ** 0.5 for p in points],
             "color": [RED if p.compute_share > p.bandwidth_share else BLUE for p in points],
+            "symbol": ["diamond" if p.compute_share > p.bandwidth_share else "circle" for p in points],
             "opacity": 0.7,
         },
         "customdata": [
@@ -120,8 +135,11 @@ def roofline(time: StepTime) -> Figure | None:
         "hovertemplate": "%{customdata[0]}<br>%{customdata[1]} · %{x:,.1f} FLOP per byte<br>"
         "%{customdata[2]:.0%} of peak FLOP/s, %{customdata[3]:.0%} of peak HBM<extra></extra>",
     }
+    others = len(time.roofline) - len(points)
+    note = f"{plural(others, 'family')} without matrix operations or HBM bytes: no place on this axis"
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "FLOP per HBM byte"}},
+        "meta": {"note": note if others else ""},
+        "xaxis": {"type": "log", "dtick": 1, "title": {"text": "FLOP per HBM byte"}},
         "yaxis": {"title": {"text": "share of the nearer peak"}, "tickformat": ".0%", "rangemode": "tozero"},
         "showlegend": False,
     }
@@ -226,14 +244,20 @@ def _treemap(tiles: Iterable[Tile]) -> Figure:
         "parents": [_id(path[:-1]) if path else "" for path in boxes],
         "values": [box.bytes for box in boxes.values()],
         "branchvalues": "total",
-        "marker": {"colors": [box.colour for box in boxes.values()]},
+        "marker": {
+            "colors": [box.colour for box in boxes.values()],
+            "line": {"width": 1, "color": "#ffffff"},
+        },
+        "root": {"color": "rgba(0,0,0,0)"},
         "customdata": [[box.buffer, size(box.bytes)] for box in boxes.values()],
         "texttemplate": "%{label}<br>%{customdata[1]}",
         "hovertemplate": "%{label}<br>%{customdata[1]} · %{percentRoot:.1%} of the peak<extra></extra>",
         "maxdepth": 3,
         "tiling": {"pad": 1},
     }
-    return checked([trace], {})
+    # A name that does not fit in a readable size is left to hovering.
+    layout = {"margin": {"l": 0, "r": 0, "t": 24, "b": 8}, "uniformtext": {"minsize": 9, "mode": "hide"}}
+    return checked([trace], layout)
 
 
 @dataclass(slots=True)
@@ -256,7 +280,7 @@ def _id(path: tuple[str, ...]) -> str:
 
 
 def _label(name: str) -> str:
-    return name.rpartition("\0")[2]
+    return "<br>".join(wrap(name.rpartition("\0")[2], _LINE, break_long_words=False, break_on_hyphens=False))
 
 
 def checked(traces: list[dict[str, Any]], layout: dict[str, Any]) -> Figure:

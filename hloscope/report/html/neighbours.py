@@ -13,6 +13,7 @@ from hloscope.units import where
 
 if TYPE_CHECKING:
     from hloscope.hlo import Instruction
+    from hloscope.hlo.neighbourhood import Neighbourhood
 
 _HOPS = 2
 # More names than this cannot be read; the nearest are shown.
@@ -20,8 +21,13 @@ _MOST = 24
 
 
 def neighbours(centre: Instruction) -> Figure:
-    """The nearest instructions around one, with the data that flows between them."""
-    around = neighbourhood(centre, _HOPS)
+    """What is two steps around an instruction, as a chart."""
+    return drawn(neighbourhood(centre, _HOPS))
+
+
+def drawn(around: Neighbourhood) -> Figure:
+    """The nearest instructions of a neighbourhood, with the data that flows between them."""
+    centre, total = around.centre, len(around.instructions)
     shown = {i.id: i for i in around.instructions[:_MOST]}
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(shown)
@@ -44,7 +50,10 @@ def neighbours(centre: Instruction) -> Figure:
         "x": [places[ident][0] for ident in shown],
         "y": [places[ident][1] for ident in shown],
         "text": [text(i.name) for i in shown.values()],
-        "textposition": "top center",
+        # Those of one column above their marks, those of the next below: long names then have room.
+        "textposition": [
+            f"{'bottom' if graph.nodes[ident]['column'] % 2 else 'top'} center" for ident in shown
+        ],
         "marker": {
             "size": 12,
             "color": [RED if i is centre else BLUE for i in shown.values()],
@@ -58,9 +67,16 @@ def neighbours(centre: Instruction) -> Figure:
         "%{customdata[3]}<br>%{customdata[2]}<extra></extra>",
     }
     bare = {"visible": False, "range": [-1.35, 1.35]}  # names at the edges need room
-    return checked(
-        [lines, nodes], {"xaxis": bare, "yaxis": bare, "showlegend": False, "hovermode": "closest"}
-    )
+    more = "more than " if around.is_cut else ""
+    note = f"the nearest {len(shown)} of {more}{total:,} instructions" if total > len(shown) else ""
+    layout = {
+        "xaxis": bare,
+        "yaxis": bare,
+        "showlegend": False,
+        "hovermode": "closest",
+        "meta": {"note": note},
+    }
+    return checked([lines, nodes], layout)
 
 
 def _places(graph: nx.DiGraph[int]) -> dict[int, tuple[float, float]]:

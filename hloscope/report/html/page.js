@@ -8,8 +8,16 @@ const calm = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["s
 let chosen = null; // the buffer whose life is shown
 let kept = null; // the step that a click keeps
 
+function bytesOf(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
 async function unpacked(id) {
-  const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+  const packed = bytesOf(document.getElementById(id).textContent);
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
@@ -31,10 +39,38 @@ function themed(layout) {
   };
 }
 
+// Draws a figure into its place, with what it leaves out as a line below; null if there is no such place.
 function draw(id, figure) {
   const place = document.getElementById(id);
-  if (place && figure) Plotly.react(place, figure.data, themed(figure.layout), calm);
+  if (!place || !figure) return null;
+  Plotly.react(place, figure.data, themed(figure.layout), calm);
+  const note = document.getElementById(`${id}-note`);
+  if (note) note.textContent = figure.layout.meta?.note ?? "";
   return place;
+}
+
+// What is far from the window is drawn when it comes near: a page of many charts is of use before all are drawn.
+const waiting = new Map(); // an element, and what draws it
+const drawn = new Set(); // what to draw anew in other colours
+const near = new IntersectionObserver(
+  (entries) => entries.forEach((entry) => entry.isIntersecting && drawNow(entry.target)),
+  { rootMargin: "400px" },
+);
+
+function drawNow(element) {
+  const drawOne = waiting.get(element);
+  if (!drawOne) return;
+  waiting.delete(element);
+  near.unobserve(element);
+  drawn.add(drawOne);
+  drawOne();
+}
+
+function drawWhenNear(id, drawOne) {
+  const element = document.getElementById(id);
+  if (!element) return;
+  waiting.set(element, drawOne);
+  near.observe(element);
 }
 
 function row(list, name, value) {
@@ -63,23 +99,38 @@ function showLife(buffer) {
   row(list, "operation", buffer.op_name);
   row(list, "source", buffer.source);
   row(list, "used by", buffer.users);
-  drawLife();
+  drawMarks();
 }
 
-function drawLife() {
-  if (!chosen || chosen.first === null || !data.charts.curve) return;
-  const shapes = data.charts.curve.layout.shapes ?? [];
-  const life = {
-    type: "rect", xref: "x", yref: "paper", x0: chosen.first, x1: chosen.last, y0: 0, y1: 1,
-    fillcolor: "#E69F00", opacity: 0.25, line: { width: 0 },
-  };
-  Plotly.relayout("curve", { shapes: [...shapes, life] });
+// What is chosen, for the curve: the life of a buffer, the step that is kept.
+function marks() {
+  const across = { xref: "x", yref: "paper", y0: 0, y1: 1 };
+  const shapes = [...(data.charts.curve.layout.shapes ?? [])];
+  if (chosen && chosen.first !== null)
+    shapes.push({
+      ...across, type: "rect", x0: chosen.first, x1: chosen.last,
+      fillcolor: "#E69F00", opacity: 0.25, line: { width: 0 },
+    });
+  if (kept !== null)
+    shapes.push({ ...across, type: "line", x0: kept, x1: kept, line: { width: 1, color: "#999999" } });
+  return shapes;
+}
+
+function drawMarks() {
+  if (data.charts.curve) Plotly.relayout("curve", { shapes: marks() });
+}
+
+function keep(step) {
+  kept = step;
+  if (step !== null) showAlive(step);
+  drawMarks();
 }
 
 function showAlive(step) {
-  const alive = data.temporaries.filter((b) => b.first <= step && step <= b.last).slice(0, 12);
   const panel = document.getElementById("alive");
   if (!panel) return;
+  document.getElementById("step").value = step;
+  const alive = data.temporaries.filter((b) => b.first <= step && step <= b.last).slice(0, 12);
   panel.querySelector("h3").textContent = `Largest temporaries alive at step ${step.toLocaleString("en")}`;
   const items = alive.map((buffer) => {
     const item = document.createElement("li");
@@ -94,15 +145,14 @@ function showAlive(step) {
 }
 
 function drawCurve() {
-  const curve = draw("curve", data.charts.curve);
-  if (!curve || !data.charts.curve) return;
-  curve.removeAllListeners?.("plotly_hover");
-  curve.removeAllListeners?.("plotly_click");
+  const figure = data.charts.curve;
+  const curve = draw("curve", figure && { ...figure, layout: { ...figure.layout, shapes: marks() } });
+  if (!curve) return;
+  if (kept === null && Number.isInteger(data.peak)) showAlive(data.peak);
+  curve.removeAllListeners("plotly_hover");
+  curve.removeAllListeners("plotly_click");
   curve.on("plotly_hover", (event) => kept === null && showAlive(event.points[0].x));
-  curve.on("plotly_click", (event) => {
-    kept = kept === null ? event.points[0].x : null;
-    showAlive(event.points[0].x);
-  });
+  curve.on("plotly_click", (event) => keep(kept === null ? event.points[0].x : null));
 }
 
 // Buttons that choose one of several charts; the one that is shown is pressed.
@@ -129,7 +179,7 @@ function drawChosen(place, charts, drawOne) {
 function drawTreemap(name) {
   const treemap = draw("treemap", data.charts.treemaps[name]);
   if (!treemap) return;
-  treemap.removeAllListeners?.("plotly_treemapclick");
+  treemap.removeAllListeners("plotly_treemapclick");
   treemap.on("plotly_treemapclick", (event) => {
     const index = event.points[0].customdata?.[0] ?? -1;
     if (index >= 0) showLife(data.buffers[index]);
@@ -137,36 +187,54 @@ function drawTreemap(name) {
   });
 }
 
+// The first chart at once, the others as they are scrolled to.
 function drawCharts() {
+  drawn.add(drawCurve);
   drawCurve();
-  draw("roofline", data.charts.roofline);
-  draw("bytes", data.charts.bytes);
-  if (kept === null && Number.isInteger(data.peak)) showAlive(data.peak);
-  drawChosen("choices", data.charts.treemaps, drawTreemap);
-  drawChosen("lane-choices", data.charts.lanes, (name) => draw("lanes", data.charts.lanes[name]));
-  drawLife();
-  drawNeighbours();
+  const step = document.getElementById("step"); // what hovering does, from the keyboard
+  step?.addEventListener("input", () => keep(Number(step.value)));
+  drawWhenNear("bytes", () => draw("bytes", data.charts.bytes));
+  drawWhenNear("treemap", () => drawChosen("choices", data.charts.treemaps, drawTreemap));
+  drawWhenNear("lanes", () =>
+    drawChosen("lane-choices", data.charts.lanes, (name) => draw("lanes", data.charts.lanes[name])),
+  );
+  drawWhenNear("roofline", () => draw("roofline", data.charts.roofline));
+  // One that is folded away has no place in the window until it is opened.
+  for (const number of Object.keys(data.charts.graphs ?? {}))
+    drawWhenNear(`graph-${number}`, () => draw(`graph-${number}`, data.charts.graphs[number]));
+  addEventListener("beforeprint", () => [...waiting.keys()].forEach(drawNow));
+}
+
+function idle() {
+  return new Promise((done) => (window.requestIdleCallback ?? setTimeout)(done));
 }
 
 async function makeTables() {
-  if (!document.querySelector("table.data")) return;
+  const tables = document.querySelectorAll("table.data");
+  if (!tables.length) return;
+  for (const table of tables) if (table.dataset.buffers) listen(table);
+  await idle();
   const address = URL.createObjectURL(new Blob([await unpacked("datatables")], { type: "text/javascript" }));
   const { jQuery } = await import(address);
   URL.revokeObjectURL(address);
-  for (const table of document.querySelectorAll("table.data")) {
-    const long = table.tBodies[0].rows.length > 25; // a short one needs no pages and no filter
-    jQuery(table).DataTable({
-      paging: long,
-      searching: long,
-      info: long,
-      order: table.dataset.orderedBy ? [[Number(table.dataset.orderedBy), "desc"]] : [],
-      pageLength: 25,
-      lengthMenu: [25, 100, { label: "all", value: -1 }],
-      autoWidth: false,
-      language: { search: "filter:" },
-    });
-    if (table.dataset.buffers) listen(table);
+  for (const table of tables) {
+    await idle(); // one at a time: between them the page answers
+    makeTable(jQuery(table), table);
   }
+}
+
+function makeTable(wrapped, table) {
+  const long = table.tBodies[0].rows.length > 25; // a short one needs no pages and no filter
+  wrapped.DataTable({
+    paging: long,
+    searching: long,
+    info: long,
+    order: table.dataset.orderedBy ? [[Number(table.dataset.orderedBy), "desc"]] : [],
+    pageLength: 25,
+    lengthMenu: [25, 100, { label: "all", value: -1 }],
+    autoWidth: false,
+    language: { search: "filter:" },
+  });
 }
 
 function listen(table) {
@@ -178,12 +246,6 @@ function listen(table) {
   table.addEventListener("keydown", (event) => event.key === "Enter" && open(event));
 }
 
-// A chart that is folded away has no size yet: it is drawn when it is opened.
-function drawNeighbours() {
-  for (const details of document.querySelectorAll("details.neighbours[open]"))
-    draw(`graph-${details.dataset.graph}`, data.charts.graphs[Number(details.dataset.graph)]);
-}
-
 function setTheme(theme) {
   root.dataset.theme = theme;
   root.classList.toggle("dark", theme === "dark");
@@ -193,16 +255,15 @@ async function start() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
   document.getElementById("theme")?.addEventListener("click", () => {
     setTheme(isDark() ? "light" : "dark");
-    drawCharts();
+    drawn.forEach((drawOne) => drawOne());
   });
   if (document.getElementById("plotly").textContent) {
     const script = document.createElement("script");
     script.textContent = await unpacked("plotly");
     document.head.append(script);
     drawCharts();
-    for (const details of document.querySelectorAll("details.neighbours"))
-      details.addEventListener("toggle", drawNeighbours);
   }
+  performance.mark("usable"); // what answers first can be read, and asked
   await makeTables();
   root.dataset.ready = "yes";
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from hloscope.analysis.memory import Buffer
     from hloscope.hlo import Instruction
+    from hloscope.hlo.neighbourhood import Neighbourhood
     from hloscope.report.diff import Diff
     from hloscope.report.html.tables import HtmlTable
     from hloscope.report.model import Report
@@ -107,6 +108,18 @@ def render_diff(diff: Diff, regressions: Sequence[str]) -> str:
         tables=[table for table in diff_tables(diff) if table.rows],
         data=_embedded({"charts": {"bytes": bytes_of_both}}),
         **_shared(),
+    )
+
+
+def render_neighbours(around: Neighbourhood) -> str:
+    """A neighbourhood as one HTML page with its chart. Raises UserError if the libraries for it are missing."""
+    require_libraries()
+    from hloscope.report.html.neighbours import drawn
+
+    return _template("neighbours.html.j2").render(
+        name=around.centre.name,
+        data=_embedded({"charts": {"graphs": {0: drawn(around)}}}),
+        **_shared(tables=False),
     )
 
 
