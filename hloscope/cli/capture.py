@@ -53,7 +53,7 @@ def run(request: Request) -> int:
     if request.json == "-":
         raise UserError("--json - is not possible here: standard output is the command's; give a file")
     check_valid_fraction(request.valid_fraction)
-    select, ignore = parse_codes(request.select), parse_codes(request.ignore)
+    select, ignore = parse_codes(request.select, "--select"), parse_codes(request.ignore, "--ignore")
     chosen = _pattern(request.module)
     folder = _folder(request.folder)
     build = partial(build_report, valid_fraction=request.valid_fraction, select=select, ignore=ignore)

@@ -154,3 +154,9 @@ def raiser(error: BaseException) -> Callable[..., Artifact]:
         raise error
 
     return capture
+
+
+def test_codes_of_an_unset_variable_are_refused_before_anything_runs(run: Run) -> None:
+    code, out, err = run("capture", "--select", "", "--", "nothing-of-this-name")
+    assert (code, out) == (2, "")
+    assert err == "error: --select is empty: write codes such as HS2 or HS201, or leave it out\n"
