@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.errors import UserError
 from hloscope.fingerprint import stamp
+from hloscope.guests import run_guest
 from hloscope.plugins import own_rules, plugin_rules
 from hloscope.rule import Finding, OptionValue, Rule, Severity
 
@@ -28,15 +29,16 @@ class RuleSettings:
 def load_rules() -> tuple[Rule, ...]:
     """Every rule that is installed, hloscope's own and those of plug-ins, by code.
 
-    Raises UserError for a plug-in that cannot be loaded, and for two rules with one code.
+    Raises UserError for a plug-in that cannot be loaded, and for two rules with one code or one name.
     """
     found: dict[str, Rule] = {}
     for rule in (*own_rules(), *plugin_rules()):
-        other = found.setdefault(rule.code, rule)
-        if other is not rule:
-            who = " and ".join(r.plugin or "hloscope" for r in (other, rule))
-            raise UserError(f"{who} have a rule {rule.code} each: uninstall one, or give it another code")
-    return tuple(found[code] for code in sorted(found))
+        for taken in (rule.code, rule.name):
+            other = found.setdefault(taken, rule)
+            if other is not rule:
+                who = " and ".join(r.plugin or "hloscope" for r in (other, rule))
+                raise UserError(f"{who} have a rule {taken} each: uninstall one, or rename its rule")
+    return tuple(sorted(set(found.values()), key=lambda r: r.code))
 
 
 def get_rule(code: str) -> Rule:
@@ -98,15 +100,11 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _check(rule: Rule, analyses: Analyses, settings: RuleSettings) -> list[Finding]:
-    try:
-        found = list(rule.check(analyses, **settings.options))
-    except Exception as error:
-        if not rule.plugin:
-            raise
-        raise UserError(
-            f"rule {rule.code} of the plug-in {rule.plugin} failed: {type(error).__name__}: {error}; "
-            f"--ignore {rule.code} goes without it"
-        ) from error
+    found = (
+        run_guest(rule, analyses, settings.options)
+        if rule.plugin
+        else list(rule.check(analyses, **settings.options))
+    )
     return found if settings.severity is None else [replace(f, severity=settings.severity) for f in found]
 
 

@@ -10,9 +10,11 @@ from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
 
 from hloscope.errors import UserError
-from hloscope.rule import CODE, Rule
+from hloscope.guests import guest
+from hloscope.rule import CODE, OWN_PREFIX, Rule
 
 GROUP = "hloscope.rules"
+_REMEDY = "mend or uninstall it"
 
 
 def own_rules() -> Iterator[Rule]:
@@ -30,15 +32,24 @@ def plugin_rules() -> Iterator[Rule]:
 
     Raises UserError for one that cannot be loaded or holds no rule: what is not checked must not look clean.
     """
+    known: list[Rule] = []
     for point in sorted(installed_points(), key=lambda p: (p.name, p.value)):
         plugin = point.dist.name if point.dist else point.name
-        rules = tuple(_rules_of(_loaded(point, plugin)))
+        with guest(f"the plug-in {plugin} cannot be loaded ({point.value})", _REMEDY):
+            loaded = point.load()
+        # A module of rules may import one of hloscope's, or one that another point names.
+        known = known or list(own_rules())
+        rules = tuple(_rules_of(loaded))
         if not rules:
-            raise UserError(f"the plug-in {plugin} has no rule in {point.value}; mend or uninstall it")
+            raise UserError(f"the plug-in {plugin} has no rule in {point.value}; {_REMEDY}")
         for rule in rules:
-            if not CODE.fullmatch(rule.code):
+            if any(rule is other for other in known):
+                continue
+            known.append(rule)
+            if not CODE.fullmatch(rule.code) or rule.code.startswith(OWN_PREFIX):
                 raise UserError(
-                    f"the plug-in {plugin} has a rule {rule.code!r}: codes are capitals and three digits, ACME101"
+                    f"the plug-in {plugin} has a rule {rule.code!r}: codes are capitals and three digits, ACME101; "
+                    f"{OWN_PREFIX} is hloscope's"
                 )
             yield replace(rule, plugin=plugin)
 
@@ -48,23 +59,13 @@ def installed_points() -> Iterator[EntryPoint]:
     points of every distribution that is installed, and takes longer than all rules on a small module."""
     seen: set[tuple[str, str]] = set()  # of a distribution that is installed twice, the first counts
     for distribution in distributions():
-        if GROUP not in (distribution.read_text("entry_points.txt") or ""):
-            continue
-        for point in distribution.entry_points.select(group=GROUP):
+        with guest(f"the entry points of the distribution {distribution.name} cannot be read", _REMEDY):
+            text = distribution.read_text("entry_points.txt") or ""
+            points = distribution.entry_points.select(group=GROUP) if GROUP in text else ()
+        for point in points:
             if (distribution.name, point.name) not in seen:
                 seen.add((distribution.name, point.name))
                 yield point
-
-
-def _loaded(point: EntryPoint, plugin: str) -> object:
-    try:
-        return point.load()
-    except Exception as error:
-        # Whatever its code raises, the one who ran hloscope is told which plug-in it is.
-        raise UserError(
-            f"the plug-in {plugin} cannot be loaded ({point.value}): {type(error).__name__}: {error}; "
-            "mend or uninstall it"
-        ) from error
 
 
 def _rules_of(found: object) -> Iterator[Rule]:

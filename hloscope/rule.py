@@ -67,6 +67,7 @@ OptionValue = bool | int | float | str
 
 # Whole codes, and what they may begin with: capitals, then digits. `HS` is hloscope's own.
 CODE = re.compile(r"[A-Z]{2,10}[0-9]{3}", re.ASCII)
+OWN_PREFIX = "HS"
 CODE_PREFIX = re.compile(r"[A-Z]{2,10}[0-9]{1,3}", re.ASCII)
 
 HEADINGS = ("What it does", "Why is this bad", "Example", "What to do", "Fix safety")

@@ -23,6 +23,10 @@ def explain(code: str, *, markdown: bool = False) -> None:
     """Print what a rule looks for, why, and what to do. Raises UserError if there is no such rule."""
     rule = get_rule(code)
     if not rule.doc:
+        if rule.plugin and not sys.flags.optimize:
+            raise UserError(
+                f"rule {rule.code} of the plug-in {rule.plugin} has no docs: its check has no docstring"
+            )
         raise UserError(
             "Python has left out the docs of the rules (-OO, PYTHONOPTIMIZE=2): run hloscope without that"
         )

@@ -11,7 +11,7 @@ from hloscope.engine import load_rules
 from hloscope.errors import UserError
 from hloscope.files import write_whole
 from hloscope.plugins import GROUP
-from hloscope.rule import CODE
+from hloscope.rule import CODE, OWN_PREFIX
 
 _NAME = re.compile(r"[a-z]+(-[a-z]+)+", re.ASCII)
 # Of hloscope's own checkout: rules and their tests have their places.
@@ -24,10 +24,10 @@ def new_rule(name: str, code: str) -> int:
     Raises UserError for a name or a code that is no good or taken, and for files that are there already.
     """
     code = code.upper()
-    _check(name, code)
+    own = _OWN.is_dir() and _OWN_TESTS.is_dir()
+    _check(name, code, own=own)
     function = name.replace("-", "_")
     module = f"{code.lower()}_{function}"
-    own = _OWN.is_dir() and _OWN_TESTS.is_dir()
     rule = (_OWN if own else Path()) / f"{module}.py"
     test = (_OWN_TESTS if own else Path()) / f"test_{module}.py"
     for path in (rule, test):
@@ -49,7 +49,7 @@ def new_rule(name: str, code: str) -> int:
     return 0
 
 
-def _check(name: str, code: str) -> None:
+def _check(name: str, code: str, *, own: bool) -> None:
     if not _NAME.fullmatch(name):
         raise UserError(f"{name!r} is no rule name: small words for the bad pattern, joined by -, large-copy")
     if not CODE.fullmatch(code):
@@ -57,6 +57,8 @@ def _check(name: str, code: str) -> None:
     for rule in load_rules():
         if code == rule.code or name == rule.name:
             raise UserError(f"there is a rule {rule.code} {rule.name} already")
+    if code.startswith(OWN_PREFIX) and not own:
+        raise UserError(f"{OWN_PREFIX} is for hloscope's own rules: take letters of yours, ACME101")
 
 
 def _imports(module: str, function: str, *, own: bool) -> str:

@@ -68,6 +68,7 @@ def test_in_the_project_itself_it_has_its_places(
         ("Big", "ACME101", "'Big' is no rule name"),
         ("big-copy", "ACME1", "'ACME1' is no rule code"),
         ("big-copy", "HS101", "there is a rule HS101 full-buffer-fusion already"),
+        ("big-copy", "HS998", "HS is for hloscope's own rules"),
         ("full-buffer-fusion", "ACME101", "there is a rule HS101 full-buffer-fusion already"),
     ],
 )
