@@ -60,6 +60,20 @@ def body_use(fusion: Instruction) -> BodyUse:
     return BodyUse(reads=[use.get(p.id, 0.0) for p in body.parameters], writes=writes)
 
 
+def made_bytes(instruction: Instruction) -> int:
+    """Bytes of what one execution makes, in any memory space: its results, padding in; of what is updated in place,
+    what is put in."""
+    results = instruction.shape.tuple_shapes or (instruction.shape,)
+    if instruction.opcode == "dynamic-update-slice":
+        return sum(touched_by_update(instruction))
+    writes = body_use(instruction).writes if instruction.opcode == "fusion" else ()
+    if len(writes) != len(results):
+        return instruction.shape.padded_bytes
+    return sum(
+        r.padded_bytes if w is None else min(w, r.padded_bytes) for r, w in zip(results, writes, strict=True)
+    )
+
+
 def uses_everything(fusion: Instruction) -> bool:
     """Whether nothing in a fusion slices or updates, so that it reads and writes all: told without a look at
     its body."""

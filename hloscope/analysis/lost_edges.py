@@ -26,6 +26,7 @@ class Edge:
 
     producer: Instruction
     consumer: Instruction
+    index: int | None  # of the value in the producer's tuple
     value: Shape  # as it is made
     read: Shape  # as it is read
     copies: tuple[Instruction, ...]
@@ -57,17 +58,24 @@ def lost_edges(module: Module, smallest_bytes: int) -> Iterator[Edge]:
                     continue
                 found = uses_of_part(producer, (index,) if producer.shape.is_tuple else ())
                 if len({u.user.id for u in found}) == 1 and _is_elementwise(found[0].user):
-                    yield _edge(producer, found[0], leaf)
+                    yield _edge(producer, index if producer.shape.is_tuple else None, found[0], leaf)
 
 
-def _edge(producer: Instruction, use: Use, made: Shape) -> Edge:
+def _edge(producer: Instruction, index: int | None, use: Use, made: Shape) -> Edge:
     copies: list[Instruction] = []
     value = use.value
     while value is not producer and value.operands:
         if value.opcode in ("copy", "copy-start"):
             copies.append(value)
         value = value.operands[0]
-    return Edge(producer=producer, consumer=use.user, value=made, read=use.value.shape, copies=tuple(copies))
+    return Edge(
+        producer=producer,
+        consumer=use.user,
+        index=index,
+        value=made,
+        read=use.value.shape,
+        copies=tuple(copies),
+    )
 
 
 def _is_elementwise(instruction: Instruction) -> bool:

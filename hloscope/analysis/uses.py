@@ -57,6 +57,13 @@ def uses(value: Instruction) -> tuple[Use, ...]:
     return tuple(sorted(found.values(), key=lambda u: (u.user.id, u.operand)))
 
 
+def taker(user: Instruction) -> Instruction:
+    """Who reads what a tuple carries: the loop, call or conditional that takes the tuple, where one does."""
+    while user.opcode == "tuple" and len(user.users) == 1:
+        user = user.users[0]
+    return user
+
+
 def uses_of_part(value: Instruction, index: tuple[int, ...]) -> tuple[Use, ...]:
     """The uses of the part of a value at a shape index, of one level; of all of it where there are more levels."""
     if len(index) != 1 or not value.shape.is_tuple or is_async_start(value.opcode):

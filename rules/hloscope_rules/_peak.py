@@ -7,7 +7,7 @@ from typing import Any
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.memory import Buffer
-from hloscope.analysis.uses import uses_of_part
+from hloscope.analysis.uses import taker, uses_of_part
 from hloscope.hlo import Instruction
 from hloscope.rule import Finding, Severity
 from hloscope.units import percent, size
@@ -58,5 +58,5 @@ def last_reader(buffer: Buffer) -> Instruction | None:
     """The last instruction, in the order of the module, that reads what a buffer holds."""
     if buffer.instruction is None:
         return None
-    found = [u.user for u in uses_of_part(buffer.instruction, buffer.shape_index)]
+    found = [taker(u.user) for u in uses_of_part(buffer.instruction, buffer.shape_index)]
     return max(found, key=lambda i: i.computation.instructions.index(i), default=None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.place import phase_of
-from hloscope.analysis.uses import uses
+from hloscope.analysis.uses import taker, uses
 from hloscope.analysis.widths import widened_from
 from hloscope.hlo import Instruction, Shape
 from hloscope.rule import Finding, Severity, rule
@@ -20,7 +20,9 @@ def wide_copy(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterable[
 
     ## What it does
     Finds conversions, and results of fusions, that are the elements of a narrower array and nothing else (seen
-    through copies, slices and layout changes within the fusion), lie in HBM and take 8 MiB or more.
+    through copies, slices and layout changes within the fusion), lie in HBM and take 8 MiB or more. Where the
+    narrow array lies in HBM too, all of the wide one is wasted; where a fusion made it and widened it as it
+    wrote (a matmul with an f32 result), the difference is.
 
     ## Why is this bad
     The copy takes twice the memory of its source and holds no more information. It is written and read again
@@ -48,23 +50,29 @@ def wide_copy(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterable[
     ## Options
     - `smallest_bytes`: size of the wide copy, padding included, below which it is left alone
     """
-    families: dict[tuple[str, str, str], list[tuple[Instruction, Shape, Instruction]]] = {}
+    families: dict[tuple[str, str, str, bool], list[tuple[Instruction, Shape, Instruction]]] = {}
     for value, leaf, source in _copies(analyses, smallest_bytes):
-        key = (leaf.short, source.shape.short, phase_of(value).value)
+        key = (leaf.short, source.shape.short, phase_of(value).value, source.computation is value.computation)
         families.setdefault(key, []).append((value, leaf, source))
-    for (wide, narrow, phase), found in families.items():
+    for (wide, narrow, phase, is_copy), found in families.items():
         value, leaf, source = found[0]
-        readers = ", ".join(f"%{u.user.name}" for u in uses(value)[:2]) or "nobody"
-        moved = 2 * leaf.padded_bytes + source.shape.padded_bytes
+        readers = ", ".join(f"%{taker(u.user).name}" for u in uses(value)[:2]) or "nobody"
+        all_bytes = leaf.padded_bytes
+        narrow_bytes = all_bytes * source.shape.element_bits // leaf.element_bits
+        moved, saved = 2 * all_bytes, 2 * (all_bytes - narrow_bytes)
+        told = f"takes {size(all_bytes)} where {size(narrow_bytes)} would do: widened as it is written"
+        if is_copy:
+            moved, saved = moved + source.shape.padded_bytes, 2 * all_bytes
+            told = f"takes {size(all_bytes)} beside its source"
         yield fold(
             analyses,
             "HS306",
             Severity.WARNING,
             f"{wide} is {narrow} in a wider type{in_phase(phase)}",
-            [Site(instruction=v, moved=moved, saved=2 * leaf.padded_bytes) for v, _, _ in found],
+            [Site(instruction=v, moved=moved, saved=saved) for v, _, _ in found],
             advice="convert where the value is read, and keep the narrow one",
-            details=(f"takes {size(leaf.padded_bytes)} beside its source; read by {readers}",),
-            facts={"copy_bytes": leaf.padded_bytes, "source": source.name},
+            details=(f"{told}; read by {readers}",),
+            facts={"copy_bytes": all_bytes, "source": source.name},
         )
 
 

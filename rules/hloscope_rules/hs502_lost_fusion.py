@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.lost_edges import Edge, lost_edges
 from hloscope.analysis.place import phase_of
+from hloscope.analysis.widths import widened_from
 from hloscope.rule import Finding, Severity, rule
 from hloscope.units import size
 from hloscope_rules._family import Site, fold, in_phase
@@ -19,7 +20,8 @@ def lost_fusion(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterabl
     ## What it does
     Finds results in HBM of elementwise operations and fusions (no matmul, reduction, gather, or move across rows in
     them) whose only reader is elementwise as well, and names the edge between the two: the layout change or copy that
-    stands on it, or that layouts differ, or that nothing in the module tells why.
+    stands on it, or that layouts differ, or that nothing in the module tells why. What the first only widens is left
+    to HS306.
 
     ## Why is this bad
     In one pass the array would stay in registers. It is written and read once for nothing and has a buffer of its own.
@@ -44,6 +46,8 @@ def lost_fusion(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterabl
     """
     families: dict[tuple[str, str, str], list[Edge]] = {}
     for edge in lost_edges(analyses.module, smallest_bytes):
+        if widened_from(edge.producer, edge.index) is not None:
+            continue
         key = (edge.value.short, phase_of(edge.producer).value, edge.reason)
         families.setdefault(key, []).append(edge)
     for (shape, phase, reason), found in families.items():

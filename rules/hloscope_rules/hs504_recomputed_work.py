@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from hloscope.analysis.attention import is_attention
 from hloscope.analysis.bundle import Analyses
+from hloscope.analysis.fusion_use import made_bytes
 from hloscope.analysis.grouped import recognise
 from hloscope.analysis.matmuls import is_matmul, kernel_name
 from hloscope.analysis.place import Phase, phase_of
@@ -26,8 +27,8 @@ def recomputed_work(analyses: Analyses) -> Iterable[Finding]:
 
     ## What it does
     Finds attention kernels (custom calls of queries, keys and values that fit each other), grouped matmuls and matmuls
-    that run under a checkpoint's recomputation, and tells what saving their results would hold in memory: the results'
-    bytes times how often they run. A remark; a warning for attention where the memory of the device is known to have
+    that run under a checkpoint's recomputation, and tells what saving their results would hold in memory: the bytes of
+    what a run makes (of a stack that it updates in place, its part) times how often they run. A remark; a warning for attention where the memory of the device is known to have
     room for it.
 
     ## Why is this bad
@@ -75,7 +76,7 @@ def _kind(instruction: Instruction) -> str | None:
 
 def _finding(analyses: Analyses, title: str, kind: str, found: list[Instruction]) -> Finding:
     runs = [analyses.module.executions(i.computation) for i in found]
-    cost = total(times(n, i.shape.padded_bytes) for i, n in zip(found, runs, strict=True))
+    cost = total(times(n, made_bytes(i)) for i, n in zip(found, runs, strict=True))
     memory = analyses.memory
     room = None
     if memory.hbm_limit_bytes is not None and memory.peak_bytes is not None:
