@@ -1,7 +1,7 @@
 """What commands print, whole, on a terminal of 80 columns: tests/golden/cli_*.txt, for review.
 
-`UPDATE_GOLDEN=1` writes them anew. analyze and apply-rules have theirs beside their own tests; rules, whose list grows,
-and kernel, whose figures are the compiler's, have none.
+`UPDATE_GOLDEN=1` writes them anew. analyze and apply-rules have theirs beside their own tests. Of kernel, whose
+figures are the compiler's, digits are masked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import pytest
 from rich.cells import cell_len
@@ -30,6 +31,20 @@ COMMANDS = {
     "new_rule": (0, ["new-rule", "narrow-thing", "--code", "XX901"]),
     "export": (0, ["export", BIG, "--hlo", "module.txt"]),
     "calibrate": (0, ["calibrate", DENSE, "--times", "times.csv", "--topology", "v6e:2x4"]),
+    "rules": (0, ["rules"]),
+    # A command that "compiles": it leaves a module where hloscope looks for what the compiler dumped.
+    "capture": (
+        0,
+        [
+            "capture",
+            "--dir",
+            "dump",
+            "--",
+            "cp",
+            DENSE,
+            "dump/module_0001.jit_train_step.after_optimizations.hlo.pb",
+        ],
+    ),
     "error": (2, ["graph", DENSE, "no_such_instruction"]),
 }
 
@@ -62,6 +77,21 @@ def test_what_a_command_prints(name: str, tmp_path: Path) -> None:
     assert "\x1b" not in text
     # Lines of errors and notes are the terminal's to wrap.
     assert name == "new_rule" or max(map(cell_len, done.stdout.splitlines()), default=0) <= 80
+
+
+@pytest.mark.tpu_compile
+def test_what_kernel_prints(tmp_path: Path) -> None:
+    arguments = ["kernel", "tests/steps/kernels.py:double", "--topology", "v6e:2x2", "--quiet"]
+    done = run(arguments, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(cell_len, done.stdout.splitlines())) <= 80
+    # Figures, and with them where lines break, are the compiler's.
+    words = " ".join(re.sub(r"\d[\d,.]*", "#", done.stdout.replace(f"{ROOT}/", "")).split())
+    text = f"$ hloscope {' '.join(arguments)}\n{fill(words, 100, break_on_hyphens=False)}\n"
+    path = GOLDEN / "cli_kernel.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["check", "diff"])
