@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hloscope.analysis.memory_names import is_path, split_name
 from hloscope.analysis.place import phase_of, provenance
+from hloscope.hlo import work_of
 from hloscope.rule import Finding
 
 
@@ -42,7 +43,8 @@ def identity_of(finding: Finding) -> str:
     if not finding.instructions:
         return finding.code
     first = provenance(finding.instructions[0])
-    leaves = (leaf for i in finding.instructions for _, leaf in i.shape.leaves())
+    # The tuple of an asynchronous start is the compiler's affair, and in some versions empty.
+    leaves = (leaf for i in finding.instructions for _, leaf in work_of(i).shape.leaves())
     elements = max((leaf.elements for leaf in leaves if leaf.is_array), default=0)
     return "\n".join((finding.code, phase_of(first).value, scopes_of(first.op_name), str(elements)))
 

@@ -36,11 +36,11 @@ def to_sarif(verdict: Verdict, root: Path) -> dict[str, Any]:
         }
         for s in (report.held.suppressed if report.held else ())
     ]
+    results += [_exceeded(budget, at, len(index)) for budget in verdict.exceeded]
     if report.held is not None:
-        # An empty list says that nothing suppresses it; a missing one, that nobody looked.
+        # An empty list says that nothing suppresses it; a missing one, that nobody looked: on all results or on none.
         for result in results:
             result.setdefault("suppressions", [])
-    results += [_exceeded(budget, at, len(index)) for budget in verdict.exceeded]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",

@@ -71,7 +71,9 @@ def all_reduce_then_slice(analyses: Analyses, *, smallest_bytes: int = 1 << 20) 
             continue
         found = {i: tuple(_sliced(standing(i))) for i in collective.instructions}
         found = {
-            i: parts for i, parts in found.items() if sum(p.shape.bytes for p in parts) >= smallest_bytes
+            i: parts
+            for i, parts in found.items()
+            if parts and sum(p.shape.bytes for p in parts) >= smallest_bytes
         }
         if found:
             yield _finding(analyses, collective, found)

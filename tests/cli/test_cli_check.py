@@ -294,7 +294,9 @@ def test_every_sarif_result_has_a_location(run: Run, dense: Path, tmp_path: Path
 
 def test_sarif_tells_what_a_baseline_accepts(run: Run, oom: Path) -> None:
     run("check", oom, "--select", "HS101", "--write-baseline", "known.toml")
-    results = sarif(run, oom, "--baseline", "known.toml", "--select", "HS101,HS104")["results"]
+    run_of = sarif(run, oom, "--baseline", "known.toml", "--select", "HS101,HS104", "--budget", "arena=1B")
+    *results, budget = run_of["results"]
+    assert (budget["ruleId"], budget["suppressions"]) == ("budget", [])
     accepted = [r for r in results if r["suppressions"]]
     assert {r["ruleId"] for r in accepted} == {"HS101"}
     assert {r["ruleId"] for r in results} == {"HS101", "HS104"}

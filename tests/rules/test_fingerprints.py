@@ -90,6 +90,17 @@ def test_a_newer_compiler_knows_the_findings_of_the_older_one(shared_dump):
     assert all(older[k].title == f.title for k, f in newer.items())
 
 
+def test_asynchronous_starts_of_two_compilers_are_the_same_work(shared_dump):
+    older, newer = (
+        {f.fingerprint: f for f in run_rules(Analyses.of_file(shared_dump(name)), select=["HS104"])}
+        for name in ("moe_jax010", "moe_jax012")
+    )
+    shapes = [{f.instructions[0].shape.short for f in each.values()} for each in (older, newer)]
+    assert shapes[0] != shapes[1]
+    assert older.keys() == newer.keys()
+    assert len(newer) == 5
+
+
 @pytest.mark.parametrize("name", ["deepseek", "qwen35_397b", "qwen3_30b", "oom"])
 def test_real_modules_with_new_numbers_and_without_lines(name, shared_dump):
     file = shared_dump(name)
