@@ -73,7 +73,7 @@ def all_reduce_then_slice(analyses: Analyses, *, smallest_bytes: int = 1 << 20) 
         found = {
             i: parts
             for i, parts in found.items()
-            if parts and sum(p.shape.bytes for p in parts) >= smallest_bytes
+            if sum(p.shape.bytes for p in parts) >= max(smallest_bytes, 1)
         }
         if found:
             yield _finding(analyses, collective, found)

@@ -65,7 +65,9 @@ def wide_collective(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
         for when in ("widened before", "narrowed after"):
             found = {i: _wide(standing(i), when) for i in collective.instructions}
             sites = {
-                i: parts for i, parts in found.items() if sum(p.payload for p in parts) >= smallest_bytes
+                i: parts
+                for i, parts in found.items()
+                if sum(p.payload for p in parts) >= max(smallest_bytes, 1)
             }
             if sites:
                 yield _finding(analyses, collective, when, sites)

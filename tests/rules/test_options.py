@@ -8,7 +8,8 @@ import pytest
 
 from hloscope import engine
 from hloscope.analysis.bundle import Analyses
-from hloscope.engine import RuleSettings, run_rules
+from hloscope.devices import chips
+from hloscope.engine import RuleSettings, load_rules, run_rules
 from hloscope.errors import UserError
 from hloscope.rule import Finding, Option, Severity, rule
 
@@ -62,6 +63,26 @@ def test_settings_reach_the_rule_and_its_findings(only_rule, shared_dump):
     (finding,) = run_rules(analyses, settings={"HS599": RuleSettings(severity=Severity.ERROR)})
     assert finding.severity is Severity.ERROR
     assert run_rules(analyses, settings={"HS599": RuleSettings(options={"least": 10**9})}) == ()
+
+
+@pytest.mark.parametrize("value", [0, 1, 10**9])
+@pytest.mark.parametrize("name", ["dense", "moe_jax012"])
+def test_no_value_of_an_option_breaks_a_rule(name, value, shared_dump):
+    file = shared_dump(name)
+    analyses = Analyses(
+        file.module,
+        buffer_assignment=file.buffer_assignment,
+        chip=chips()["tpu7x"],
+        topology="tpu7x:2x2x1",
+    )
+    settings = {
+        r.code: RuleSettings(options={o.name: type(o.default)(value) for o in r.options})
+        for r in load_rules()
+    }
+    found = run_rules(analyses, settings=settings)
+    assert all(i.module is file.module for f in found for i in f.instructions)
+    if value == 0:
+        assert len(found) > len(run_rules(analyses)), "with no threshold there is more to tell"
 
 
 def test_values_take_the_type_of_the_default():
