@@ -38,6 +38,40 @@ class ValidRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopUpdate:
+    """Let the loop that makes the gradients of these stacked parameters update them, layer by layer.
+
+    `parameters` are names (argument and pytree path, `state.params['wo']`); what an optimizer keeps for a parameter is
+    updated with it.
+    """
+
+    kind: ClassVar[str] = "loop-update"
+    parameters: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """What it does, in one line."""
+        one = len(self.parameters) == 1
+        return f"{self.parameters[0] if one else f'{len(self.parameters)} parameters'} updated in the backward loop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeLoop:
+    """Do work before a loop that it does not depend on, so that what it reads does not wait for the loop to end.
+
+    `work` are keys of `hloscope.rewrite.early.early_work`.
+    """
+
+    kind: ClassVar[str] = "before-loop"
+    work: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """What it does, in one line."""
+        return f"{', '.join(self.work)} before the loop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveAxis:
     """Shard another dimension of a parameter over some mesh axes: dimension `target` in place of `source`.
 
@@ -75,8 +109,10 @@ class LogicalRules:
         return f"rule set {self.name}: " + ", ".join(f"{k} → {_axes(v)}" for k, v in self.changes.items())
 
 
-Action = ValidRows | MoveAxis | LogicalRules
-_KINDS: dict[str, type[Action]] = {cls.kind: cls for cls in (ValidRows, MoveAxis, LogicalRules)}
+Action = ValidRows | BeforeLoop | LoopUpdate | MoveAxis | LogicalRules
+_KINDS: dict[str, type[Action]] = {
+    cls.kind: cls for cls in (ValidRows, BeforeLoop, LoopUpdate, MoveAxis, LogicalRules)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +217,7 @@ def _action(value: object) -> Action:
 
 def _field(name: str, value: Any) -> Any:
     """One field of an action, of the type that it must have."""
-    if name in ("clusters", "axes"):
+    if name in ("clusters", "work", "parameters", "axes"):
         return _tuple_of(str, name, value)
     if name == "shape":
         return _tuple_of(int, name, value)

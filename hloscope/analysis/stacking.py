@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from hloscope.analysis.uses import Use
+from hloscope.analysis.memory_names import update_of
+from hloscope.analysis.uses import Use, uses
 from hloscope.analysis.values import REARRANGING, entry_parameter
 from hloscope.analysis.work import body_opcodes
-from hloscope.hlo import Instruction, Shape
+from hloscope.hlo import Instruction, Module, Shape
 
 _DEEPEST = 30
 _MOST_PARTS = 2000
@@ -101,3 +103,69 @@ def _joins(made: Instruction) -> bool:
         return False
     opcodes = body_opcodes(made)
     return not opcodes.isdisjoint(_JOINS) and opcodes <= _JOINS | _ALONG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopStack:
+    """A stack that a loop of the program fills: part `index` of its state.
+
+    `update` writes a slot, alone or as a fusion; `slot` is the shape of one.
+    """
+
+    loop: Instruction
+    index: int
+    update: Instruction
+    slot: Shape
+
+    def lies_in(self, made: Instruction, shape_index: tuple[int, ...]) -> bool:
+        """Whether a buffer that an instruction defines is the stack's: as it begins, as the loop carries it, or as it
+        is updated."""
+        if made.id in (self.update.id, self._beginning):
+            return True
+        carries = made is self.loop or made in self.loop.called_computations[0].parameters
+        return carries and shape_index == (self.index,)
+
+    @property
+    def _beginning(self) -> int | None:
+        state = self.loop.operands[0] if self.loop.operands else None
+        if state is None or state.opcode != "tuple" or self.index >= len(state.operands):
+            return None
+        return state.operands[self.index].id
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """Who reads it behind the loop."""
+        parts = (
+            u for u in self.loop.users if u.opcode == "get-tuple-element" and u.tuple_index == self.index
+        )
+        return tuple(use for part in parts for use in uses(part))
+
+
+def loop_stacks(module: Module) -> Iterator[LoopStack]:
+    """The stacks that loops of the entry computation fill."""
+    for loop in module.entry.instructions:
+        if loop.opcode != "while" or not loop.called_computations:
+            continue
+        root = loop.called_computations[0].root
+        for index, result in enumerate(root.operands if root.opcode == "tuple" else ()):
+            update, part = _made(result)
+            written = update_of(update, part)
+            if written is not None and _is_slot(written.shape, result.shape):
+                yield LoopStack(loop=loop, index=index, update=update, slot=written.shape)
+
+
+def _made(result: Instruction) -> tuple[Instruction, tuple[int, ...]]:
+    """What makes a result of a body, and which part of its results it is."""
+    part: tuple[int, ...] = ()
+    for _ in range(_DEEPEST):
+        if result.opcode == "get-tuple-element" and result.operands:
+            part = (result.proto.tuple_index,)
+        elif result.opcode not in REARRANGING or not result.operands:
+            break
+        result = result.operands[0]
+    return result, part
+
+
+def _is_slot(slot: Shape, stack: Shape) -> bool:
+    count = stack.dimensions[0] if stack.is_array and stack.dimensions else 0
+    return count > 1 and slot.elements * count == stack.elements

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from hloscope.hlo import Shape
-from hloscope.plan import Action, LogicalRules, MeshAxes, MoveAxis, ValidRows
+from hloscope.plan import Action, BeforeLoop, LogicalRules, LoopUpdate, MeshAxes, MoveAxis, ValidRows
 from hloscope.rule import Finding
 
-# The findings that valid-row kernels are for, and those that another sharded dimension is for. Their rules say
-# that the fix is safe.
+# The findings that each kind of action is for. Their rules say that the fix is safe.
 ROWS_CODES = frozenset({"HS101", "HS102", "HS103"})
+UPDATE_CODES = frozenset({"HS309"})
+WAITING_CODES = frozenset({"HS301"})
 MOVE_CODES = frozenset({"HS201"})
 
 
@@ -42,6 +43,27 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Updated:
+    """A stacked parameter that the loop which makes its gradient could update, or why it cannot.
+
+    `shape` is its global one; `proof` are lines that say what the verdict rests on.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    refusal: str | None
+    proof: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Work that could be done before a loop that its operands only wait through, and what shows it."""
+
+    key: str
+    proof: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     """What a worker told of a step (`rewrite.describe`)."""
 
@@ -49,16 +71,17 @@ class Described:
     mesh: Mapping[str, int]
     rule_sets: Mapping[str, Mapping[str, MeshAxes]]
     clusters: tuple[Cluster, ...]
+    updates: tuple[Updated, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
 
     @property
     def proofs(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """Each cluster's verdict and the lines of its proof."""
-        return tuple(
-            (
-                f"{c.key}: {f'kernel {c.kernel}' if c.refusal is None else f'left as it is: {c.refusal}'}",
-                c.proof,
-            )
-            for c in self.clusters
+        """The verdict on each cluster, update and piece of work, and the lines of its proof."""
+        updated, early = "can be updated in the backward loop", "can be done before the loop"
+        return (
+            *((f"{c.key}: {_verdict(f'kernel {c.kernel}', c.refusal)}", c.proof) for c in self.clusters),
+            *((f"{u.parameter}: {_verdict(updated, u.refusal)}", u.proof) for u in self.updates),
+            *((f"{w.key}: {early}", w.proof) for w in self.waiting),
         )
 
     @classmethod
@@ -69,6 +92,8 @@ class Described:
             mesh=told["mesh"],
             rule_sets={name: _changes(changes) for name, changes in told["rule_sets"].items()},
             clusters=tuple(Cluster(**c | {"proof": tuple(c["proof"])}) for c in told["clusters"]),
+            updates=tuple(_updated(u) for u in told["updates"]),
+            waiting=tuple(Waiting(key=w["key"], proof=tuple(w["proof"])) for w in told["waiting"]),
         )
 
 
@@ -100,7 +125,12 @@ def candidates(findings: Sequence[Finding], described: Described) -> list[Candid
     """Every action that may help against a finding, in the order in which they are tried."""
     rows = [f for f in findings if f.code in ROWS_CODES]
     shardings = [f for f in findings if f.code.startswith("HS2")]
-    found = [*_valid_rows(rows, described), *_rule_sets(shardings, described)]
+    found = [
+        *_valid_rows(rows, described),
+        *_loop_updates([f for f in findings if f.code in UPDATE_CODES], described),
+        *_before_loops([f for f in findings if f.code in WAITING_CODES], described),
+        *_rule_sets(shardings, described),
+    ]
     moves: dict[Action, Candidate] = {}
     for finding in shardings:
         if finding.code in MOVE_CODES:
@@ -116,6 +146,31 @@ def _valid_rows(findings: Sequence[Finding], described: Described) -> Iterator[C
             action=ValidRows(clusters=keys),
             codes=tuple(sorted({f.code for f in findings})),
             group="valid-rows",
+            safe=True,
+            prediction=_prediction(findings),
+        )
+
+
+def _loop_updates(findings: Sequence[Finding], described: Described) -> Iterator[Candidate]:
+    """All parameters that can be updated in their loops, together: each stack of gradients counts at the peak."""
+    names = tuple(u.parameter for u in described.updates if u.refusal is None)
+    if findings and names:
+        yield Candidate(
+            action=LoopUpdate(parameters=names),
+            codes=tuple(sorted({f.code for f in findings})),
+            group="loop-update",
+            safe=True,
+            prediction=_prediction(findings),
+        )
+
+
+def _before_loops(findings: Sequence[Finding], described: Described) -> Iterator[Candidate]:
+    work = tuple(dict.fromkeys(w.key for w in described.waiting))
+    if findings and work:
+        yield Candidate(
+            action=BeforeLoop(work=work),
+            codes=tuple(sorted({f.code for f in findings})),
+            group="before-loop",
             safe=True,
             prediction=_prediction(findings),
         )
@@ -228,6 +283,19 @@ def _total(values: Iterable[Any]) -> Any:
 def _changes(told: Mapping[str, Any]) -> dict[str, MeshAxes]:
     """Logical rules as they were before JSON made lists of their tuples."""
     return {name: tuple(cast("list[str]", v)) if isinstance(v, list) else v for name, v in told.items()}
+
+
+def _verdict(what: str, refusal: str | None) -> str:
+    return what if refusal is None else f"left as it is: {refusal}"
+
+
+def _updated(told: Mapping[str, Any]) -> Updated:
+    return Updated(
+        parameter=told["parameter"],
+        shape=tuple(told["shape"]),
+        refusal=told["refusal"],
+        proof=tuple(told["proof"]),
+    )
 
 
 def _array(leaf: Mapping[str, Any]) -> Array:

@@ -16,6 +16,8 @@ Objective = Literal["temp", "time"]
 TOLERANCE = 0.005
 # What the figures of the other objective may lose where the one that is wanted gains more.
 TRADE = 0.02
+# Or this part of the share that is gained, where that is more.
+_SHARE_OF_GAIN = 0.1
 _MEMORY = ("temp", "arena", "peak", "total")
 
 
@@ -98,8 +100,9 @@ def _worse(
     growth = (new - old) / old
     wanted = (name == "seconds") == (objective == "time")
     allowed = tolerance
-    if not wanted and gain(before, after, objective) > growth:
-        allowed = max(tolerance, TRADE)
+    gained = gain(before, after, objective)
+    if not wanted and gained > growth:
+        allowed = max(tolerance, TRADE, _SHARE_OF_GAIN * gained)
     if growth <= allowed:
         return None
     if name == "seconds":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hloscope.plan import LogicalRules, MoveAxis, Plan, ValidRows
+from hloscope.plan import BeforeLoop, LogicalRules, LoopUpdate, MoveAxis, Plan, ValidRows
 from hloscope.planner.candidates import Candidate
 from hloscope.planner.judge import TOLERANCE, Objective, Verdict, gain, judge
 from hloscope.planner.measured import Measured
@@ -14,7 +14,7 @@ from hloscope.planner.measured import Measured
 # is measured too; a plan that cannot be applied is a text that says why.
 Try = Callable[[Sequence[tuple[Plan, str]]], list[Measured | str]]
 
-_ORDER = (LogicalRules, MoveAxis, ValidRows)
+_ORDER = (LogicalRules, MoveAxis, BeforeLoop, LoopUpdate, ValidRows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,8 @@ _SHOWN_FINDINGS = 10
 _SHOWN_DETAILS = 4
 _LONGEST = 300
 _UNPRICED = "waste unknown without the valid-row share: --valid-fraction"
+# What a step's author may do about a finding that an action is known for.
+ACTION = "hloscope apply-rules STEP tries that, and keeps it if it helps"
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -91,6 +93,8 @@ def _add_code(grid: Table, found: Sequence[Finding], everything: bool) -> None:
         grid.add_row("", words((_UNPRICED, "dim")))
     for advice in dict.fromkeys(f.advice for f in found if f.advice):
         grid.add_row(words(("→", "green")), words((cut(advice, _LONGEST), "green")))
+    if any(f.fix != "none" for f in found):
+        grid.add_row("", words((ACTION, "green")))
 
 
 def _add_details(grid: Table, details: Sequence[str], everything: bool) -> None:

@@ -9,9 +9,11 @@ from typing import Any, overload
 
 from hloscope.capture.step import Step, step_spec
 from hloscope.errors import UserError
-from hloscope.plan import LogicalRules, MoveAxis, Plan, ValidRows
+from hloscope.plan import BeforeLoop, LogicalRules, LoopUpdate, MoveAxis, Plan, ValidRows
+from hloscope.rewrite.early import do_early
 from hloscope.rewrite.rows import rewrite_rows
 from hloscope.rewrite.shardings import move_axis
+from hloscope.rewrite.update_loops import update_in_loop
 
 Builder = Callable[..., Step]
 
@@ -55,6 +57,10 @@ def change(step: Step, plan: Plan) -> Step:
     for action in plan.actions:
         if isinstance(action, MoveAxis):
             step = move_axis(step, action)
+        elif isinstance(action, BeforeLoop):
+            step = do_early(step, action)
+        elif isinstance(action, LoopUpdate):
+            step = update_in_loop(step, action)
         elif isinstance(action, ValidRows):
             step = _with_kernels(step, action)
     return step

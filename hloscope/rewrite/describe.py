@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hloscope.rewrite.early import early_work
 from hloscope.rewrite.leaves import Leaf, argument_leaves, twins
 from hloscope.rewrite.rows import RowCluster, find_row_clusters
+from hloscope.rewrite.update_loops import updates_of
+from hloscope.rewrite.updates import Update
 
 if TYPE_CHECKING:
     from hloscope.capture.worker import Built
 
 
 def describe(built: Built, options: dict[str, Any]) -> dict[str, Any]:
-    """Arrays by name with shape and mesh axes, sizes of the mesh axes, and the rule sets that are offered."""
+    """Arrays by name, sizes of mesh axes, rule sets that are offered, and what could be done with rows and loops."""
     del options
     leaves = argument_leaves(built.step)
     sizes = {
@@ -26,6 +29,8 @@ def describe(built: Built, options: dict[str, Any]) -> dict[str, Any]:
         "mesh": sizes,
         "rule_sets": {name: dict(changes) for name, changes in built.spec.rule_sets.items()},
         "clusters": [_cluster(c) for c in find_row_clusters(built.step).clusters],
+        "updates": [_update(u) for u in updates_of(built.step)],
+        "waiting": [{"key": w.key, "proof": w.proof} for w in early_work(built.step)],
     }
 
 
@@ -35,6 +40,15 @@ def _cluster(cluster: RowCluster) -> dict[str, Any]:
         "kernel": cluster.kernel,
         "refusal": cluster.refusal,
         "proof": cluster.proof,
+    }
+
+
+def _update(update: Update) -> dict[str, Any]:
+    return {
+        "parameter": update.parameter,
+        "shape": update.leaves[0].shape,
+        "refusal": update.refusal,
+        "proof": update.proof,
     }
 
 

@@ -314,6 +314,15 @@ def bind(equation: Equation, values: Sequence[Any]) -> list[Any]:
     return list(result) if equation.primitive.multiple_results else [result]
 
 
+def bind_as(equation: Equation, values: Sequence[Any], params: Mapping[str, Any]) -> list[Any]:
+    """Apply it with other parameters, under its own named scopes and with its source."""
+    stack = source_info_util.current_name_stack() + name_stack(equation)
+    traceback = equation.source_info.traceback
+    with source_info_util.user_context(traceback, name_stack=stack), equation.ctx.manager:
+        result = equation.primitive.bind(*values, **params)
+    return list(result) if equation.primitive.multiple_results else [result]
+
+
 def bind_anywhere(equation: Equation, values: Sequence[Any]) -> list[Any]:
     """The same outside of a mesh, where marks of what varies over its axes mean nothing."""
     return list(values) if equation.primitive.name in ("pvary", "pcast") else bind(equation, values)
@@ -337,6 +346,12 @@ def jit_options(traced: Any) -> dict[str, Any]:
     if jax.tree.leaves(results):
         options["out_shardings"] = results
     return options
+
+
+def donated_leaves(traced: Any) -> list[bool]:
+    """Of each array that a traced function takes, in order, whether it is donated."""
+    infos = jax.tree.leaves(traced.args_info, is_leaf=lambda each: hasattr(each, "donated"))
+    return [bool(info.donated) for info in infos]
 
 
 def _told(shardings: Sequence[Any]) -> list[Any]:

@@ -78,3 +78,19 @@ def needed_by(variables: Sequence[Any], equations: Sequence[Any]) -> set[int]:
             needed.add(id(equation))
             wanted.update(operands(equation))
     return needed
+
+
+def needed_equations(graph: Sequence[Any], body: Any) -> list[Any]:
+    """Those of a body that its results or effects need, in the given order, which need not be sorted."""
+    effects = [entry for entry in graph if getattr(entry, "effects", None)]
+    wanted = [*body.outvars, *(atom for entry in effects for atom in operands(entry))]
+    # Whoever reads a value may stand before its maker: a closure, not one pass.
+    makers = {var: entry for entry in graph for var in entry.outvars}
+    needed = {id(entry) for entry in effects}
+    pending = [atom for atom in wanted if not jaxprs.is_literal(atom)]
+    while pending:
+        maker = makers.get(pending.pop())
+        if maker is not None and id(maker) not in needed:
+            needed.add(id(maker))
+            pending += operands(maker)
+    return [entry for entry in graph if id(entry) in needed]

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any
 
 from hloscope.capture import lowering
 from hloscope.capture.step import Step
@@ -19,6 +17,7 @@ from hloscope.rewrite import jaxprs
 from hloscope.rewrite.analysis import Found, Program, analyze
 from hloscope.rewrite.kernels import kernels_as as kernels_as
 from hloscope.rewrite.splicing import splice
+from hloscope.rewrite.traced import Traced
 
 # XLA options under which a CPU computes a step and its rewritten form operation by operation, so that equal
 # arithmetic gives equal bits: fusing other operations together rounds differently.
@@ -92,7 +91,7 @@ def find_row_clusters(step: Step) -> RowsAnalysis:
 
     Imports jax and traces the step, in the mesh of its arguments.
     """
-    program = analyze(_Traced.of(step).closed)
+    program = analyze(Traced.of(step).closed)
     masks = tuple(jaxprs.source_line(gather) or "unknown" for gather in program.masked)
     return RowsAnalysis(clusters=tuple(map(_cluster, program.found)), masks=masks)
 
@@ -110,7 +109,7 @@ def rewrite_rows(step: Step, keys: Collection[str] | None = None) -> Step:
     Raises:
       UserError: a key is not among the step's clusters, or its cluster cannot be replaced.
     """
-    traced = _Traced.of(step)
+    traced = Traced.of(step)
     program = analyze(traced.closed)
     chosen = _chosen(program, keys)
     if not chosen:
@@ -137,7 +136,7 @@ def _chosen(program: Program, keys: Collection[str] | None) -> list[Found]:
 def _cluster(found: Found) -> RowCluster:
     group, anchor = found.group, found.anchor
     place = replace(found.place, path=(*found.place.path, str(jaxprs.name_stack(anchor))))
-    shapes = tuple(_shape(sink) for sink in group.sinks)
+    shapes = tuple(xla_shape(sink) for sink in group.sinks)
     source = jaxprs.source_line(anchor)
     key = "/".join(
         [place.phase, found.choice.name, "+".join(shapes), PurePath(source).name if source else "unknown"]
@@ -159,7 +158,7 @@ def _cluster(found: Found) -> RowCluster:
 _SHORT = {"bfloat16": "bf16", "float": "f", "int": "s", "uint": "u", "bool": "pred"}
 
 
-def _shape(value: Any) -> str:
+def xla_shape(value: Any) -> str:
     """A type as XLA writes it."""
     dtype = str(value.aval.dtype)
     for long in ("bfloat16", "uint", "float", "int", "bool"):
@@ -167,70 +166,3 @@ def _shape(value: Any) -> str:
             dtype = _SHORT[long] + dtype.removeprefix(long)
             break
     return f"{dtype}[{','.join(map(str, value.aval.shape))}]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traced:
-    """A step's jaxpr, and what is needed to make a step of a changed one."""
-
-    step: Step
-    closed: Any
-    mesh: Any
-    out_tree: Any
-    call: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    @classmethod
-    def of(cls, step: Step) -> _Traced:
-        import jax
-
-        shardings = lowering.given_shardings(step)
-        platforms = [device.platform for sharding in shardings for device in sharding.device_set]
-        mesh = lowering.find_mesh(shardings, platforms[0]) if platforms else None
-        traced = lowering.trace(step, mesh)
-        out_tree = jax.tree.structure(traced.out_info)
-        return cls(step=step, closed=traced.jaxpr, mesh=mesh, out_tree=out_tree, call=_own_jit(traced, step))
-
-    def step_of(self, closed: Any) -> Step:
-        """The step whose function is a changed jaxpr."""
-        import jax
-
-        flat, static, step = jaxprs.as_function(closed), self.step.static_argnums, self.step
-        expected = jax.tree.structure(_dynamic(step.args, static, step.kwargs))
-
-        def rewritten(*args: Any, **kwargs: Any) -> Any:
-            leaves, given = jax.tree.flatten(_dynamic(args, static, kwargs))
-            if given != expected:
-                raise UserError(f"the rewritten step takes {expected}, got {given}")
-            return jax.tree.unflatten(self.out_tree, flat(*leaves))
-
-        _take_signature(rewritten, step.fn)
-        if not step.is_jitted:
-            return replace(step, fn=rewritten)
-        return replace(step, fn=jax.jit(rewritten, **self.call))
-
-
-def _take_signature(function: Callable[..., Any], original: Callable[..., Any]) -> None:
-    """Name and signature, from which jax names the parameters of the compiled module."""
-    function.__name__ = getattr(original, "__name__", "step")
-    # Callables of C have none; jax counts their arguments then, too.
-    with contextlib.suppress(TypeError, ValueError):
-        vars(function)["__signature__"] = inspect.signature(original)
-
-
-def _dynamic(args: Sequence[Any], static: Any, kwargs: Any) -> Any:
-    positions = cast("tuple[int, ...]", static)
-    return tuple(arg for position, arg in enumerate(args) if position not in positions), dict(kwargs)
-
-
-def _own_jit(traced: Any, step: Step) -> dict[str, Any]:
-    """Donation and shardings of a step that is a `jax.jit` function already."""
-    if not step.is_jitted:
-        return {}
-    if len(traced.args_info[0]) != len(step.args):
-        raise UserError(
-            "a jax.jit function with static arguments cannot be rewritten: bind them before jax.jit"
-        )
-    try:
-        return jaxprs.jit_options(traced)
-    except ValueError as error:
-        raise UserError(f"this jax.jit function cannot be rewritten: {error}") from error

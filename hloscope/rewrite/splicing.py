@@ -14,7 +14,7 @@ from hloscope.rewrite.analysis import Found, Program
 from hloscope.rewrite.kernels import donations, replacement
 from hloscope.rewrite.layouts import in_given_order
 from hloscope.rewrite.masks import without_mask
-from hloscope.rewrite.order import needed_by, operands, sorted_equations
+from hloscope.rewrite.order import needed_by, needed_equations, operands, sorted_equations
 
 
 def splice(program: Program, chosen: Sequence[Found]) -> Any:
@@ -64,7 +64,7 @@ def _spliced(body: Any, equations: list[Any], chosen: Sequence[Found]) -> list[A
         elif not replaced.issuperset(old.outvars):
             # Other results of it are still read: those that were replaced get a name that nobody reads.
             graph.append(_without(equation, replaced))
-    graph = sorted_equations(_needed(in_given_order(graph), body), body)
+    graph = sorted_equations(needed_equations(in_given_order(graph), body), body)
     final: list[Any] = []
     for entry in graph:
         final += _kernel(entry, graph, body) if isinstance(entry, _Stand) else [entry]
@@ -80,22 +80,6 @@ def _stand(found: Found) -> _Stand:
 def _without(equation: Any, replaced: set[Any]) -> Any:
     outvars = [jaxprs.fresh(var) if var in replaced else var for var in equation.outvars]
     return equation.replace(outvars=outvars)
-
-
-def _needed(graph: list[Any], body: Any) -> list[Any]:
-    """Without what only replaced work read."""
-    effects = [entry for entry in graph if getattr(entry, "effects", None)]
-    wanted = [*body.outvars, *(atom for entry in effects for atom in operands(entry))]
-    # Stands may be read by equations before them: a closure, not one pass.
-    makers = {var: entry for entry in graph for var in entry.outvars}
-    needed = {id(entry) for entry in effects}
-    pending = [atom for atom in wanted if not jaxprs.is_literal(atom)]
-    while pending:
-        maker = makers.get(pending.pop())
-        if maker is not None and id(maker) not in needed:
-            needed.add(id(maker))
-            pending += operands(maker)
-    return [entry for entry in graph if id(entry) in needed]
 
 
 def _kernel(stand: _Stand, graph: Sequence[Any], body: Any) -> list[Any]:

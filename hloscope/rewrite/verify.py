@@ -9,6 +9,7 @@ bits. Rows that kernels leave unwritten hold NaN: one that is taken for dead and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ import numpy as np
 from hloscope.capture import lowering
 from hloscope.capture.step import Step
 from hloscope.errors import UserError
-from hloscope.plan import Action, MoveAxis, Plan, ValidRows, from_fields
+from hloscope.plan import Action, BeforeLoop, MoveAxis, Plan, ValidRows, from_fields
+from hloscope.rewrite.early import early_work
 from hloscope.rewrite.inputs import placed, sample
 from hloscope.rewrite.leaves import argument_leaves, argument_numbers, tree, tree_leaves
 from hloscope.rewrite.rows import BITWISE_OPTIONS, find_row_clusters, kernels_as
@@ -43,7 +45,7 @@ def verify(built: Built, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moves_data(plan: Plan) -> bool:
-    return any(not isinstance(action, ValidRows) for action in plan.actions)
+    return any(not isinstance(action, ValidRows | BeforeLoop) for action in plan.actions)
 
 
 def at_this_size(step: Step, plan: Plan) -> Plan:
@@ -58,26 +60,31 @@ def at_this_size(step: Step, plan: Plan) -> Plan:
         if isinstance(action, MoveAxis) and action.parameter in shapes:
             return replace(action, shape=shapes[action.parameter])
         if isinstance(action, ValidRows):
-            return replace(action, clusters=_same_clusters(step, action))
+            here = [cluster.key for cluster in find_row_clusters(step).replaceable]
+            return replace(action, clusters=_same_places(action.clusters, here, "cluster"))
+        if isinstance(action, BeforeLoop):
+            here = [each.key for each in early_work(step)]
+            return replace(action, work=_same_places(action.work, here, "work"))
         return action
 
     return replace(plan, actions=tuple(fit(action) for action in plan.actions))
 
 
-def _same_clusters(step: Step, action: ValidRows) -> tuple[str, ...]:
-    here: dict[tuple[str, ...], list[str]] = {}
-    for cluster in find_row_clusters(step).replaceable:
-        here.setdefault(_place(cluster.key), []).append(cluster.key)
-    for key in action.clusters:
-        if _place(key) not in here:
-            raise UserError(f"{key} cannot be verified: the small step has no such cluster")
-    return tuple(dict.fromkeys(k for key in action.clusters for k in here[_place(key)]))
+def _same_places(keys: Sequence[str], here: Sequence[str], what: str) -> tuple[str, ...]:
+    """The keys of this step that stand for the same places as these."""
+    at: dict[tuple[str, ...], list[str]] = {}
+    for key in here:
+        at.setdefault(_place(key), []).append(key)
+    for key in keys:
+        if _place(key) not in at:
+            raise UserError(f"{key} cannot be verified: the small step has no such {what}")
+    return tuple(dict.fromkeys(k for key in keys for k in at[_place(key)]))
 
 
 def _place(key: str) -> tuple[str, ...]:
-    """Phase, kernel and source line: a cluster's key without its shapes."""
-    phase, kernel, *_, source = key.split("/")
-    return phase, kernel, source
+    """A key without its shapes: phase, kernel and source line of a cluster, primitive and line of other work."""
+    *place, _, source = key.split("/")
+    return (*place, source)
 
 
 def compare(original: Step, changed: Step, *, seed: int, reordered: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hloscope.analysis.collectives import Collective
 from hloscope.analysis.place import Phase, provenance
 from hloscope.analysis.sums import times, total
 from hloscope.hlo import Instruction, async_operation, is_async_start
-from hloscope.rule import Finding, Severity
+from hloscope.rule import Finding, Fix, Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ def fold(
     details: Iterable[str] = (),
     facts: Mapping[str, Any] | None = None,
     held: int | None = None,
+    fix: Fix = "none",
 ) -> Finding:
     """One finding for places that are alike, in module order; figures count all executions of a step.
 
@@ -58,7 +59,7 @@ def fold(
         bytes=total(times(n, s.moved) for s, n in pairs),
         saved_bytes=total(times(n, s.saved) for s, n in pairs),
         saved_seconds=total(times(n, _saved_seconds(analyses, s)) for s, n in pairs),
-        fix="none",
+        fix=fix,
         advice=advice,
         details=tuple(details),
         facts=facts or {},

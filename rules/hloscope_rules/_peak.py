@@ -9,7 +9,7 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.memory import Buffer
 from hloscope.analysis.uses import taker, uses_of_part
 from hloscope.hlo import Instruction
-from hloscope.rule import Finding, Severity
+from hloscope.rule import Finding, Fix, Severity
 from hloscope.units import percent, size
 from hloscope_rules._family import Site, fold
 
@@ -32,6 +32,7 @@ def buffer_finding(
     advice: str,
     details: Iterable[str],
     facts: Mapping[str, Any] | None = None,
+    fix: Fix = "none",
 ) -> Finding:
     """A finding on buffers of one family that are alive at the peak and hold `held` bytes there."""
     makers = [b.instruction for b in buffers if b.instruction is not None]
@@ -45,6 +46,7 @@ def buffer_finding(
         details=details,
         facts=facts,
         held=held,
+        fix=fix,
     )
 
 

@@ -55,7 +55,8 @@ def live_across_loop(
     recompute it afterwards from something smaller, or apply the optimizer to each layer's gradient within the scan.
 
     ## Fix safety
-    No automatic fix yet. Another order of the same operations computes the same values.
+    The command `apply-rules` puts a sum over many rows (a parameter's gradient) before a loop that it does not depend
+    on, where what it reads dies with it. Another order of the same operations computes the same values.
 
     ## Options
     - `share_of_peak`: part of the peak below which buffers of one family are left alone
@@ -88,5 +89,6 @@ def live_across_loop(
                 f"{of_peak(analyses, held)}; made before %{spanned.loop.name}, read last by"
                 f" {'%' + reader.name if reader else 'what follows'}",
             ),
+            fix="safe",
             facts={"loop": spanned.loop.name, "loop_share_of_schedule": round(spanned.share, 3)},
         )

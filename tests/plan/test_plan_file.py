@@ -10,7 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hloscope.errors import UserError
-from hloscope.plan import LogicalRules, MoveAxis, Plan, ValidRows, from_fields, to_fields
+from hloscope.plan import (
+    BeforeLoop,
+    LogicalRules,
+    LoopUpdate,
+    MoveAxis,
+    Plan,
+    ValidRows,
+    from_fields,
+    to_fields,
+)
 
 NAMES = st.text(max_size=8)
 AXES = st.one_of(st.none(), NAMES, st.lists(NAMES, min_size=2, max_size=3).map(tuple))
@@ -24,6 +33,8 @@ ACTIONS = st.one_of(
         source=st.integers(0, 3),
         target=st.integers(0, 3),
     ),
+    st.builds(LoopUpdate, parameters=st.lists(NAMES).map(tuple)),
+    st.builds(BeforeLoop, work=st.lists(NAMES).map(tuple)),
     st.builds(LogicalRules, name=NAMES, changes=st.dictionaries(NAMES, AXES, max_size=3)),
 )
 PLANS = st.builds(

@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 
 import hloscope as hs
-from hloscope.plan import LogicalRules, MoveAxis, Plan, ValidRows
+from hloscope.plan import BeforeLoop, LogicalRules, LoopUpdate, MoveAxis, Plan, ValidRows
 from hloscope.planner.candidates import (
     MOVE_CODES,
     ROWS_CODES,
+    UPDATE_CODES,
+    WAITING_CODES,
     Array,
     Candidate,
     Cluster,
     Described,
     Prediction,
+    Updated,
+    Waiting,
     candidates,
 )
 from hloscope.planner.judge import gain, judge
@@ -119,6 +123,15 @@ def test_memory_may_be_traded_for_time_only_when_time_is_wanted() -> None:
     assert not judge(before, after, ["HS201"], objective="temp").kept
     slower = replace(NO_TRANSPOSE, seconds=9.95, temp_bytes=round(101.5 * GIB))
     assert not judge(before, slower, ["HS201"], objective="time").kept, "it loses more than it gains"
+
+
+def test_where_much_is_saved_a_tenth_of_it_may_be_lost() -> None:
+    before = replace(BEFORE, seconds=10.0)
+    half = replace(NO_TRANSPOSE, temp_bytes=50 * GIB, seconds=10.4)
+    assert judge(before, half, ["HS201"], objective="temp").kept
+    assert not judge(before, replace(half, seconds=10.6), ["HS201"], objective="temp").kept
+    assert not judge(before, half, ["HS201"], objective="time").kept, "time is wanted, and it is lost"
+    assert not judge(before, replace(half, temp_bytes=75 * GIB), ["HS201"], objective="temp").kept
 
 
 def test_an_unknown_figure_is_neither_better_nor_worse() -> None:
@@ -225,6 +238,31 @@ def described(*arrays: Array, clusters: tuple[Cluster, ...] = (), **rule_sets: A
     return Described(arrays=arrays, mesh=MESH_SIZES, rule_sets=rule_sets, clusters=clusters)
 
 
+LOOPS = replace(
+    described(),
+    updates=(
+        Updated(parameter="wi", shape=(60, 8), refusal=None, proof=("it keeps layers apart",)),
+        Updated(parameter="wo", shape=(60, 8), refusal="the norm of all", proof=()),
+    ),
+    waiting=(Waiting(key="dot_general/f32[8,8]/model.py:1", proof=("it dies",)),) * 2,
+)
+
+
+def test_loops_are_changed_for_their_findings_alone() -> None:
+    actions = [c.action for c in candidates([found("HS309"), found("HS301")], LOOPS)]
+    assert actions == [LoopUpdate(parameters=("wi",)), BeforeLoop(work=("dot_general/f32[8,8]/model.py:1",))]
+    assert [type(c.action) for c in candidates([found("HS301")], LOOPS)] == [BeforeLoop]
+    assert candidates([found("HS101")], LOOPS) == []
+    assert candidates([found("HS309"), found("HS301")], described()) == []
+
+
+def test_proofs_say_what_may_go_and_what_may_not() -> None:
+    verdicts = dict(LOOPS.proofs)
+    assert verdicts["wi: can be updated in the backward loop"] == ("it keeps layers apart",)
+    assert "wo: left as it is: the norm of all" in verdicts
+    assert verdicts["dot_general/f32[8,8]/model.py:1: can be done before the loop"] == ("it dies",)
+
+
 WO = array("wo", (60, 512, 1024, 4096), (), ("expert",), (), ("fsdp",))
 WI = array("wi", (60, 512, 4096, 2048), (), ("expert",), ("fsdp",), ())
 
@@ -322,7 +360,8 @@ def test_the_estimate_and_valid_rows_are_measured(dump_file: Callable[[str], Pat
 def test_rules_say_which_findings_have_an_action(dump_file: Callable[[str], Path]) -> None:
     found = [f for name in ("moe_jax012", "qwen35_397b") for f in hs.load(dump_file(name)).findings]
     mended = {f.code for f in found if f.fix != "none"}
-    assert mended == {"HS101", "HS102", "HS103", "HS201"} == ROWS_CODES | MOVE_CODES
+    assert mended == {"HS101", "HS102", "HS103", "HS201", "HS301", "HS309"}
+    assert mended == ROWS_CODES | MOVE_CODES | UPDATE_CODES | WAITING_CODES
 
 
 COPIES = """HloModule copies, is_scheduled=true

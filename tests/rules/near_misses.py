@@ -28,7 +28,56 @@ condition {
 }
 """
 
+# A loop that stacks gradients; {alias} and {root} say what becomes of them behind it.
+WAITING = """
+HloModule waiting, input_output_alias={{ {alias} }}
+body {{
+  state = (s32[], f32[6,512,1024], f32[1,512,1024]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  stack = f32[6,512,1024] get-tuple-element(state), index=1
+  x = f32[1,512,1024] get-tuple-element(state), index=2
+  one = s32[] constant(1)
+  zero = s32[] constant(0)
+  next = s32[] add(i, one)
+  grad = f32[1,512,1024] exponential(x)
+  filled = f32[6,512,1024] dynamic-update-slice(stack, grad, i, zero, zero)
+  ROOT out = (s32[], f32[6,512,1024], f32[1,512,1024]) tuple(next, filled, grad)
+}}
+condition {{
+  state = (s32[], f32[6,512,1024], f32[1,512,1024]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  six = s32[] constant(6)
+  ROOT less = pred[] compare(i, six), direction=LT
+}}
+ENTRY main {{
+  old = f32[6,512,1024] parameter(0)
+  x = f32[1,512,1024] parameter(1)
+  zero = s32[] constant(0)
+  nothing = f32[] constant(0)
+  empty = f32[6,512,1024] broadcast(nothing), dimensions={{}}
+  start = (s32[], f32[6,512,1024], f32[1,512,1024]) tuple(zero, empty, x)
+  loop = (s32[], f32[6,512,1024], f32[1,512,1024]) while(start), condition=condition, body=body
+  grads = f32[6,512,1024] get-tuple-element(loop), index=1
+  {root}
+}}
+"""
+
 NEAR_MISSES: dict[str, dict[str, str]] = {
+    "HS309": {
+        "gradients that somebody else reads too must all be there": WAITING.format(
+            alias="{0}: (0, {}, may-alias)",
+            root="new = f32[6,512,1024] subtract(old, grads)\n  half = f32[6,512,1024] multiply(grads, grads)\n"
+            "  ROOT both = (f32[6,512,1024], f32[6,512,1024]) tuple(new, half)",
+        ),
+        "a parameter that is not donated is not replaced": WAITING.format(
+            alias="", root="ROOT new = f32[6,512,1024] subtract(old, grads)"
+        ),
+        "a product of them with a matrix is no update": WAITING.format(
+            alias="{}: (0, {}, may-alias)",
+            root="ROOT new = f32[6,512,1024] dot(old, grads), lhs_batch_dims={0,1}, rhs_batch_dims={0,1},"
+            " lhs_contracting_dims={}, rhs_contracting_dims={}",
+        ),
+    },
     "HS104": {
         "a gather that only reads the buffer touches no empty row": """
             x = bf16[4096,512] parameter(0)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloscope.errors import UserError
 from hloscope.report.escape import printable
+from hloscope.report.text_findings import ACTION
 from hloscope.units import count, duration, percent, plural, size, where
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def render_html(
         graphs=graphs,
         verdict=_verdict(report),
         findings=findings(report),
+        action=ACTION,
         whole=not sections,
         shown=shown,
         tables=tables,
