@@ -55,6 +55,11 @@ def joined(x: jax.Array) -> jax.Array:
     return jnp.where(row % 2 == 0, jnp.concatenate(parts, axis=1), 0)
 
 
+def masked(x: jax.Array, weights: jax.Array, alive: jax.Array, last: jax.Array) -> jax.Array:
+    wide = jnp.where((alive & ~last)[:, None], x.astype(F32) * weights[:, None], 0.0)
+    return wide.astype(x.dtype)
+
+
 def matrix(rows: int, columns: int, dtype: Any) -> tuple[tuple[int, int], Any]:
     return (rows, columns), dtype
 
@@ -92,6 +97,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Any], tuple[int, ...]]] = {
         over_valid_rows(lambda v, w: v * w + 1),
         [((ROWS,), F32), ((ROWS,), F32), LIMIT],
         (),
+    ),
+    "rows masked": (
+        over_valid_rows(masked, donate={0: 0}),
+        [matrix(ROWS, 4096, BF16), ((ROWS,), F32), ((ROWS,), jnp.bool_), ((ROWS,), jnp.bool_), LIMIT],
+        (0,),
     ),
     "vmap one limit": (jax.vmap(fused, (0, None)), [((2, 4096, 2048), BF16), LIMIT], ()),
     "vmap": (jax.vmap(fused), [((2, 4096, 2048), BF16), ((2,), jnp.int32)], ()),

@@ -15,7 +15,8 @@ def limits(rows: int, block_rows: int) -> list[int]:
 
 
 def normal(seed: int, shape: tuple[int, ...], dtype: Any, scale: float = 3.0) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape) * scale, dtype)
+    drawn = np.random.default_rng(seed).standard_normal(shape) * scale
+    return jnp.asarray(drawn > 0 if dtype is bool else drawn, dtype)
 
 
 def with_dead_rows(value: jax.Array, limit: int) -> jax.Array:

@@ -31,6 +31,7 @@ IN_PLACE = {
     "unsort bf16": ROWS * 4096 * 2,
     "unsort f32": ROWS * 2048 * 4,
     "rows weigh": ROWS * 4096 * 2,
+    "rows masked": ROWS * 4096 * 2,
 }
 _MIB = 1 << 20
 _ITEM = {"bf16": 2, "f32": 4, "s32": 4}
@@ -64,7 +65,7 @@ def large_copies(hlo):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_every_program_is_one_kernel_within_vmem(topology):
     compiled = programs(topology)
-    assert len(compiled) == 19
+    assert len(compiled) == 20
     for name, program in compiled.items():
         assert program["hlo"].count('custom_call_target="tpu_custom_call"') == 1, name
         scoped = re.findall(

@@ -68,6 +68,13 @@ def alternate_rows(x):
     return jnp.where((row + column) % 2 == 0, x, 0)
 
 
+def masked(x, weights, alive, last):
+    """Booleans per row against each other, against columns and against numbers per row."""
+    row = alive & ~last[:, 0]
+    weighted = jnp.where(row[:, None], x.astype(F32) * weights[:, None], -1.0)
+    return weighted.astype(x.dtype), jnp.where(last[:, 0], weights, row.astype(F32) + 3)
+
+
 def gelu_in_calls(x):
     return jax.checkpoint(jax.jit(lambda x: jax.nn.gelu(jax.nn.relu(x) - 1)))(x)
 
@@ -89,6 +96,7 @@ FUNCTIONS = {
     "alternate_rows": (alternate_rows, matrices(WIDTH)),
     "gelu_in_calls": (gelu_in_calls, matrices(100)),
     "numbers per row": (lambda v, w: (v * w + 1, v[:, None] - 2), [VECTOR, VECTOR]),
+    "booleans per row": (masked, [*matrices(WIDTH), VECTOR, ((ROWS,), bool), ((ROWS, 1), bool)]),
     "a column operand": (lambda x, v: x.astype(F32) + v, [*matrices(WIDTH), ((ROWS, 1), F32)]),
 }
 # The order of a sum is the kernel's own; a division by a number per row may become a multiplication, so
@@ -309,6 +317,10 @@ def test_what_mixes_rows_is_refused_by_name(name):
         (
             lambda x: valid_rows(jnp.sin, 3, implementation="interpret")(x.astype(jnp.float16)),
             "cannot run: the kernel reads and writes bfloat16, float32, int32, not float16",
+        ),
+        (
+            lambda x: valid_rows(lambda x: x > 0, 3, implementation="interpret")(x),
+            r"cannot run: the kernel takes booleans as one operand per row, not as \[300, 256\] or as a result",
         ),
         (
             lambda x: valid_rows(jnp.sin, 3, implementation="interpret")(jnp.zeros((1, 1 << 20))),

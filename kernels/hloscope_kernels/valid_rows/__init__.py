@@ -35,6 +35,7 @@ import jax.numpy as jnp
 from hloscope_kernels.chip import Chip
 from hloscope_kernels.choice import Implementation, as_limit, choose
 from hloscope_kernels.valid_rows.config import Blocks, blocks_for
+from hloscope_kernels.valid_rows.layout import is_vector
 from hloscope_kernels.valid_rows.pallas_tpu import RowKernel, row_bytes, valid_rows_kernel, vector_count
 from hloscope_kernels.valid_rows.program import Program, read_program
 from hloscope_kernels.valid_rows.reference import valid_rows_reference
@@ -55,7 +56,7 @@ def valid_rows(
 
     Args:
       fn: a row-wise function of arrays [rows, columns] or [rows] (numbers per row), which returns a tree
-        of such arrays; bfloat16, float32 or int32 for the kernel.
+        of such arrays; bfloat16, float32 or int32 for the kernel, which also reads one boolean per row.
       limit: rows [0, limit) are valid; an integer, clipped to [0, rows].
       donate: operand to result, by position: the result is written in the place of the operand, which
         must have its shape and dtype. Right where the operand dies here; otherwise XLA copies it first.
@@ -124,9 +125,15 @@ def _blocks(program: Program, rows: int, chip: Chip) -> Blocks | None:
 
 def _reason(program: Program, rows: int, chip: Chip) -> str | None:
     for value in (*program.inputs, *program.outputs):
-        dtype = program.types[value].dtype if isinstance(value, int) else None
-        if dtype is not None and str(dtype) not in _DTYPES:
-            return f"the kernel reads and writes {', '.join(_DTYPES)}, not {dtype}"
+        kind = program.types[value] if isinstance(value, int) else None
+        if kind is None or str(kind.dtype) in _DTYPES:
+            continue
+        if kind.dtype != jnp.bool_:
+            return f"the kernel reads and writes {', '.join(_DTYPES)}, not {kind.dtype}"
+        if value in program.outputs or not is_vector(kind.shape):
+            return (
+                f"the kernel takes booleans as one operand per row, not as {list(kind.shape)} or as a result"
+            )
     if _blocks(program, rows, chip) is None:
         return f"rows of {row_bytes(program)} bytes over all operands and results do not fit VMEM"
     return None

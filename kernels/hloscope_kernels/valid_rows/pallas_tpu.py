@@ -85,7 +85,7 @@ def valid_rows_kernel(
             + [pl.BlockSpec(array.shape, _first) for array in inputs[len(operands) :]],
             out_specs=[_window(kernel, value, grid) for value in kernel.results()],
             scratch_shapes=[
-                pltpu.VMEM((kernel.blocks.rows, LANES), wide_dtype(kernel.program.types[value].dtype))
+                pltpu.VMEM((kernel.blocks.rows, LANES), _vector_dtype(kernel.program.types[value].dtype))
                 for value in vectors
             ],
         ),
@@ -123,9 +123,14 @@ def _first(*indices: Any) -> tuple[int, int]:
 
 def _dense(vector: jax.Array, grid: RowGrid) -> jax.Array:
     """[rows] as [blocks, rows of a block / 128, 128]: each block's numbers are a window of their own."""
-    wide = widen(vector.reshape(-1))
+    wide = widen(vector.reshape(-1)).astype(_vector_dtype(vector.dtype))
     padded = jnp.pad(wide, (0, grid.blocks * grid.block_rows - grid.rows))
     return padded.reshape(grid.blocks, grid.block_rows // LANES, LANES)
+
+
+def _vector_dtype(dtype: Any) -> Any:
+    """What numbers per row are kept in: 32 bits, for booleans too, which cannot be turned from lanes to rows."""
+    return jnp.dtype(jnp.int32) if dtype == jnp.bool_ else wide_dtype(dtype)
 
 
 def _stored(kernel: RowKernel, value: int, grid: RowGrid) -> tuple[tuple[int, ...], Any]:
@@ -207,7 +212,8 @@ class _Body:
 
             def load(value: int, start: int, stop: int) -> jax.Array:
                 if value in columns:
-                    return columns[value][rows, :]
+                    found = columns[value][rows, :]
+                    return found != 0 if self.kernel.program.types[value].dtype == jnp.bool_ else found
                 reference = inputs[value]
                 if value in self.kernel.program.captured:
                     width = reference.shape[1]
