@@ -131,9 +131,16 @@ def test_findings_say_what_where_and_what_to_do(report: Callable[..., Report]) -
         findings=Findings(
             (
                 finding(found, severity=Severity.ERROR),
-                finding(found, "HS101", saved_bytes=None, details=("of one", "of both"), places=3),
                 finding(
-                    found, "HS101", saved_bytes=None, facts={"valid_fraction": None}, details=("of both",)
+                    found, "HS101", saved_bytes=None, details=("of one", "of both"), places=3, fix="none"
+                ),
+                finding(
+                    found,
+                    "HS101",
+                    saved_bytes=None,
+                    facts={"valid_fraction": None},
+                    details=("of both",),
+                    fix="none",
                 ),
                 finding(found, title="another pattern", bytes=None, saved_bytes=None, details=()),
                 finding(found, title="a wait", saved_bytes=None, saved_seconds=2e-3, details=()),
@@ -155,6 +162,7 @@ def test_findings_say_what_where_and_what_to_do(report: Callable[..., Report]) -
         "  HS201  a wait",
         "         warning · 1 site · 4.0 GiB moved, about 2.00 ms wasted a step  b/c.py:7",
         "      →  do this instead",
+        "         hloscope apply-rules STEP tries that, and keeps it if it helps",
         "  HS101  a pattern of HS101",
         "         warning · 3 sites · 4.0 GiB moved a step, waste unknown  b/c.py:7",
         "         of one",

@@ -1,4 +1,4 @@
-"""Layers in a scan, Adam, a wide output: stacked gradients wait for the optimizer, the logits' gradient for a loop.
+"""Layers in a scan, and Adam: the stacked gradients of all layers wait for the optimizer.
 
 On host devices it is small enough to be run.
 """
