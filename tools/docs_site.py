@@ -1,10 +1,12 @@
 """Hooks of the documentation site: pages that are made from the code, and links that lead out of the docs.
 
-The command line's page comes from typer, the JSON report's from its schema, the project's from the files at the root.
+The command line's page comes from typer, the JSON report's from its schema, a page for each kernel from its
+docstrings, the project's from the files at the root.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -17,6 +19,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+_KERNELS = ROOT / "kernels" / "hloscope_kernels"
 _SCHEMA = ROOT / "hloscope" / "report" / "schema.json"
 _AT_ROOT = {"ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"}
 _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
@@ -24,7 +27,7 @@ _LINK = re.compile(r"\[(?P<text>[^\]]+)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made."""
-    made = {"reference/cli.md": _cli(), "reference/json.md": _schema()}
+    made = {"reference/cli.md": _cli(), "reference/json.md": _schema()} | _kernels()
     made |= {f"project/{name.lower()}": _from_root(name) for name in sorted(_AT_ROOT)}
     for place, text in made.items():
         files.append(File.generated(config, place, content=text))
@@ -47,6 +50,36 @@ def _cli() -> str:
     command = [sys.executable, "-m", "typer", "hloscope.cli.main", "utils", "docs", "--name", "hloscope"]
     text = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return text.replace("# `hloscope`", "# The command line", 1)
+
+
+_ABOUT_KERNELS = """# Kernels
+
+Made from the docstrings of `hloscope_kernels`, which a training job may import alone.
+[Row kernels](../row_kernels.md) and [grouped matmuls](../ragged_dot.md) tell what was checked where.
+"""
+
+
+def _kernels() -> dict[str, str]:
+    """A page for each folder of kernels, and one that lists them with their first lines."""
+    pages: dict[str, str] = {}
+    index = _ABOUT_KERNELS
+    for file in sorted(_KERNELS.glob("*/__init__.py")):
+        name, module = file.parent.name, ast.parse(file.read_text("utf-8"))
+        options = f"{{members: [{', '.join(_public(module))}], show_root_heading: false}}"
+        pages[f"reference/kernels/{name}.md"] = (
+            f"# {name}\n\n::: hloscope_kernels.{name}\n    options: {options}\n"
+        )
+        index += f"\n- [{name}](kernels/{name}.md): {(ast.get_docstring(module) or '').partition(chr(10))[0]}"
+    return pages | {"reference/kernels.md": index + "\n"}
+
+
+def _public(module: ast.Module) -> Iterator[str]:
+    """The functions that a module offers: its own, and what it hands on under the same name."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if alias.asname == alias.name)
 
 
 def _from_root(name: str) -> str:

@@ -248,7 +248,6 @@ def _treemap(tiles: Iterable[Tile]) -> Figure:
             "colors": [box.colour for box in boxes.values()],
             "line": {"width": 1, "color": "#ffffff"},
         },
-        "root": {"color": "rgba(0,0,0,0)"},
         "customdata": [[box.buffer, size(box.bytes)] for box in boxes.values()],
         "texttemplate": "%{label}<br>%{customdata[1]}",
         "hovertemplate": "%{label}<br>%{customdata[1]} · %{percentRoot:.1%} of the peak<extra></extra>",
