@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -20,15 +20,17 @@ _COUNTS = ("executions", "bytes", "saved_bytes", "held_bytes")
 
 
 @contextmanager
-def guest(what: str, remedy: str) -> Generator[None, None, None]:
+def guest(what: str | Callable[[], str], remedy: str) -> Generator[None, None, None]:
     """Runs code of a plug-in: what it prints goes to standard error, since standard output may be a report, and
-    whatever it raises, an exit among it, becomes a UserError, since what is not checked must not look clean."""
+    whatever it raises, an exit among it, becomes a UserError, since what is not checked must not look clean.
+    `what` is asked only then, where it is not told."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
         said = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise UserError(f"{what}: {said}; {remedy}") from error
+        told = what if isinstance(what, str) else what()
+        raise UserError(f"{told}: {said}; {remedy}") from error
 
 
 def run_guest(rule: Rule, analyses: Analyses, options: Mapping[str, OptionValue]) -> list[Finding]:

@@ -63,7 +63,7 @@ def work_in(instruction: Instruction) -> Work:
 
 
 def _body_work(body: Computation, depth: int) -> Work:
-    known = body.module.facts(_body_work)
+    known = body.module.facts[_body_work]
     if body not in known:
         known[body] = _count(body, depth)
     return known[body]

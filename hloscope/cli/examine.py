@@ -17,7 +17,6 @@ from hloscope.config import Config, find_config, read_config
 from hloscope.devices import read_figures
 from hloscope.engine import RuleSettings, chosen_rules, load_rules
 from hloscope.errors import CompileError, UserError
-from hloscope.plan import Plan
 from hloscope.report.baseline import Baseline, StepName, read_baseline, removed
 from hloscope.report.budgets import Limit, parse_limit, parse_limits
 from hloscope.report.build import build_report, check_valid_fraction, open_target
@@ -27,6 +26,7 @@ from hloscope.report.verdict import FailOn, Verdict, judge, parse_fail_on, split
 from hloscope.rule import CODE_PREFIX, Severity
 
 if TYPE_CHECKING:
+    from hloscope.plan import Plan
     from hloscope.report.model import Report
     from hloscope.rule import Rule
 
@@ -229,7 +229,7 @@ def open_request(request: Request) -> tuple[Opened, CompileError | None]:
                 timeout=request.timeout,
                 fresh=request.fresh,
                 arguments=request.arguments,
-                plan=None if request.plan is None else Plan.load(request.plan),
+                plan=_plan(request),
                 on_event=on_event,
             )
     except CompileError as error:
@@ -237,6 +237,14 @@ def open_request(request: Request) -> tuple[Opened, CompileError | None]:
             raise
         return _left_behind(request.target, error), error
     return opened, None
+
+
+def _plan(request: Request) -> Plan | None:
+    if request.plan is None:
+        return None
+    from hloscope.plan import Plan
+
+    return Plan.load(request.plan)
 
 
 def _left_behind(target: str, error: CompileError) -> Opened:

@@ -8,7 +8,7 @@ from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hloscope.errors import UserError
-from hloscope.hlo.replica_groups import ReplicaGroups, decode_pair, decode_replica_groups
+from hloscope.hlo.replica_groups import ReplicaGroups, decode_pairs, decode_replica_groups
 from hloscope.hlo.shape import Shape
 from hloscope.hlo.source import SourceFrame
 
@@ -23,14 +23,16 @@ class Instruction:
 
     __slots__ = (
         "_name",
-        "_pairs",
-        "_shape",
         "called_computations",
         "computation",
         "id",
+        "module",
         "opcode",
         "operands",
         "proto",
+        "shape",
+        "source_target_pairs",
+        "users",
     )
 
     # Plain attributes, not properties: a million instructions are asked for these many times.
@@ -38,6 +40,8 @@ class Instruction:
     """The message itself, for fields that have no property here."""
     computation: Final[Computation]
     """The computation that holds this instruction."""
+    module: Final[Module]
+    """The module that holds this instruction."""
     id: Final[int]
     """The instruction's id, unique in its module."""
     opcode: Final[str]
@@ -46,6 +50,14 @@ class Instruction:
     """The operands, in order."""
     called_computations: Final[tuple[Computation, ...]]
     """Computations that this instruction calls: fusion bodies, loop conditions and bodies, reducers."""
+
+    # Worked out when first asked for (`__getattr__`), and plain attributes from then on.
+    shape: Shape
+    """The result's shape, with layout."""
+    users: tuple[Instruction, ...]
+    """The instructions of the same computation that take this one as an operand, each once."""
+    source_target_pairs: tuple[tuple[int, int], ...]
+    """From which device to which a `collective-permute` sends; empty of anything else."""
 
     def __init__(
         self,
@@ -60,6 +72,7 @@ class Instruction:
         """
         self.proto = proto
         self.computation = computation
+        self.module = computation.module
         self.id = proto.id
         self.opcode = intern(proto.opcode)
         try:
@@ -75,9 +88,8 @@ class Instruction:
             raise UserError(
                 f"%{proto.name} calls a computation that does not come before it: the file is damaged"
             ) from None
+
         self._name: str | None = None
-        self._shape: Shape | None = None
-        self._pairs: tuple[tuple[int, int], ...] | None = None
 
     @property
     def name(self) -> str:
@@ -86,22 +98,21 @@ class Instruction:
             self._name = self.proto.name
         return self._name
 
-    @property
-    def module(self) -> Module:
-        """The module that holds this instruction."""
-        return self.computation.module
+    if not TYPE_CHECKING:  # a checker would take it for leave to ask for any name
 
-    @property
-    def shape(self) -> Shape:
-        """The result's shape, with layout."""
-        if self._shape is None:
-            self._shape = self.module.intern_shape(self.proto.shape)
-        return self._shape
-
-    @property
-    def users(self) -> tuple[Instruction, ...]:
-        """The instructions of the same computation that take this one as an operand, each once."""
-        return self.computation.users_of(self)
+        def __getattr__(self, field: str) -> object:
+            """Work out an attribute that has no value yet."""
+            match field:
+                case "shape":
+                    value = self.module.intern_shape(self.proto.shape)
+                case "users":
+                    value = self.computation.users_of(self)
+                case "source_target_pairs":
+                    value = decode_pairs(tuple(self.proto.source_target_pairs))
+                case _:
+                    raise AttributeError(f"an instruction has no {field!r}", name=field, obj=self)
+            setattr(self, field, value)
+            return value
 
     @property
     def is_root(self) -> bool:
@@ -158,13 +169,6 @@ class Instruction:
     def replica_groups(self) -> ReplicaGroups | None:
         """The devices that a collective joins; None where it names none."""
         return decode_replica_groups(self.proto)
-
-    @property
-    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
-        """From which device to which a `collective-permute` sends; empty of anything else."""
-        if self._pairs is None:
-            self._pairs = tuple(map(decode_pair, self.proto.source_target_pairs))
-        return self._pairs
 
     @property
     def execution_thread(self) -> str | None:

@@ -19,7 +19,7 @@ def once_per_module(function: Callable[[Module], Fact]) -> Callable[[Module], Fa
 
     @wraps(function)
     def ask(module: Module) -> Fact:
-        known = module.facts(function)
+        known = module.facts[function]
         if module not in known:
             known[module] = function(module)
         return known[module]
@@ -32,9 +32,10 @@ def once_for_each(function: Callable[[Part], Fact]) -> Callable[[Part], Fact]:
 
     @wraps(function)
     def ask(part: Part) -> Fact:
-        known = part.module.facts(function)
-        if part not in known:
-            known[part] = function(part)
-        return known[part]
+        known = part.module.facts[function]
+        if part in known:
+            return known[part]
+        fact = known[part] = function(part)
+        return fact
 
     return ask

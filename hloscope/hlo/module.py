@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
@@ -29,7 +30,8 @@ class Module:
         self._proto = proto
         self._shapes: dict[bytes, Shape] = {}
         self._callers: dict[int, tuple[Instruction, ...]] = {}
-        self._facts: dict[object, dict[Any, Any]] = {}
+        # What functions have told so far, by function and by what each was asked about: `hloscope.hlo.memo`.
+        self.facts: defaultdict[object, dict[Any, Any]] = defaultdict(dict)
         self._index = index_module(proto, self)
 
     @property
@@ -176,13 +178,6 @@ class Module:
             return iter(())
         callers = (i for i in computation.instructions if i.opcode in _CONTROL_OPCODES)
         return (callee for caller in callers for callee in caller.called_computations)
-
-    def facts(self, function: object) -> dict[Any, Any]:
-        """What `function` has told so far, by what it was asked about: see `hloscope.hlo.memo`."""
-        known = self._facts.get(function)
-        if known is None:
-            known = self._facts[function] = {}
-        return known
 
     def intern_shape(self, proto: protos.Shape) -> Shape:
         """The decoded shape; equal shapes of one module are one object."""

@@ -51,6 +51,12 @@ class ReplicaGroups:
         return ids.reshape(self.group_count, self.group_size)
 
 
+@lru_cache(maxsize=2**8)
+def decode_pairs(messages: tuple[bytes, ...]) -> tuple[tuple[int, int], ...]:
+    """Every pair of a permutation; those of equal permutations, of which a module has many, are one object."""
+    return tuple(map(decode_pair, messages))
+
+
 @lru_cache(maxsize=2**16)
 def decode_pair(message: bytes) -> tuple[int, int]:
     """From which device to which a pair of a permutation sends. Raises UserError for a damaged one."""

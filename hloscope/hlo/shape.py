@@ -33,6 +33,9 @@ _PRIMITIVE_TYPES: dict[int, tuple[str, int]] = {
 # Memory spaces of a TPU layout, by the number after `S` (seen in modules of libtpu 0.0.42 and 0.0.50).
 MEMORY_SPACES: dict[int, str] = {0: "hbm", 1: "vmem", 2: "sflag", 5: "host", 6: "smem"}
 
+# Elements, or bits with their padding, that only damage makes: products of a few such are still floats.
+_MOST = 2**200
+
 # A tile dimension of int64-min means "all of this dimension" and is printed as `*`.
 _COMBINE = -(2**63)
 
@@ -113,6 +116,8 @@ class Shape:
         if any(size < 1 and size != _COMBINE for tile in self.layout.tiles for size in tile):
             raise UserError(f"the layout of {self} has a tile without a size: the file is damaged")
         bits = self._bits * math.prod(_tiled_dimensions(self))
+        if bits > _MOST:
+            raise UserError(f"the tiles of {self} pad it beyond all measure: the file is damaged")
         return -(-bits // 8)
 
     @cached_property
@@ -218,9 +223,12 @@ def decode_shape(proto: protos.Shape) -> Shape:
     if name == "buffer" and proto.tuple_shapes:
         return decode_shape(proto.tuple_shapes[0])
     dynamic = tuple(proto.is_dynamic_dimension)
+    dimensions = tuple(proto.dimensions)
+    if math.prod(dimensions) > _MOST:
+        raise UserError(f"a shape of {len(dimensions)} dimensions is beyond all measure: the file is damaged")
     return Shape(
         name,
-        tuple(proto.dimensions),
+        dimensions,
         _decode_layout(proto.layout) if proto.HasField("layout") else None,
         dynamic=dynamic if any(dynamic) else (),
         element_bits=bits,

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.ragged import valid_rows
 from hloscope.analysis.step_kernels import step_kernels
-from hloscope.capture import capture_step
 from hloscope.devices import chips, with_figures
 from hloscope.engine import RuleSettings, run_rules
 from hloscope.errors import UserError
 from hloscope.hlo.compiler_schedule import read_schedule
-from hloscope.plan import Plan
 from hloscope.report.identity import chip_of, identify
 from hloscope.report.model import Ragged, Report
 from hloscope.report.overrun import overrun
@@ -25,6 +23,7 @@ from hloscope.report.views import CensusView, CollectivesView, Findings, MemoryV
 
 if TYPE_CHECKING:
     from hloscope.capture import Event
+    from hloscope.plan import Plan
 
 
 def load(
@@ -83,6 +82,8 @@ def open_target(
         return open_hlo(target, module=module)
     if module is not None:
         raise UserError(f"--module is for dumps; choose a step with {target.split(':')[0]}:NAME")
+    from hloscope.capture import capture_step
+
     artifact = capture_step(
         target,
         topology=topology,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloscope.capture import Step, Topology, dump, lowering, messages, step
+from hloscope.capture import Step, Topology, dump, lowering, messages
 from hloscope.capture.launch import death, split_target, worker_environment
-from hloscope.capture.step import step_spec
+from hloscope.capture.step import step, step_spec
 from hloscope.capture.topology_names import chip_of, refusal, suggest, zero_sized
 from hloscope.errors import UserError
 

@@ -72,7 +72,7 @@ def test_json_that_cannot_be_written_fails_before_the_compile(
     place: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hloscope.report.build.capture_step", lambda *_, **__: pytest.fail("compiled"))  # pyright: ignore
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", lambda *_, **__: pytest.fail("compiled"))  # pyright: ignore
     code, out, err = run("analyze", "step.py", "--json", place)
     assert (code, out) == (2, "")
     assert err.startswith(f"error: cannot write the JSON report to {place}: ")

@@ -61,7 +61,7 @@ def test_a_step_is_captured_and_reported(
         options["on_event"](Event(stage="done", seconds=9.0, detail="cached"))
         return artifact
 
-    monkeypatch.setattr("hloscope.report.build.capture_step", capture)
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", capture)
     code, out, err = run(
         "analyze", "train.py:train", "--topology", "v5e:2x4", "--fresh", "--timeout", "60",
         "--json", "-", "--budget", "temp=30GiB",
@@ -86,7 +86,7 @@ def test_quiet_says_no_stages(run: Run, artifact: Artifact, monkeypatch: pytest.
         assert on_event is None
         return artifact
 
-    monkeypatch.setattr("hloscope.report.build.capture_step", capture)
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", capture)
     code, out, err = run("analyze", "train.py", "--quiet", "--valid-fraction", "0.75")
     assert (code, err) == (0, "")
     assert "a warning of the compiler" in out
@@ -104,7 +104,7 @@ def test_a_failed_compile_is_reported_all_the_same(
     failed = dataclasses.replace(artifact, status="failed", error="it does not fit", memory_stats=None)
     write_artifact(failed, {})
     error = CompileError("it does not fit", log_tail="the log", dump_dir=str(artifact.path))
-    monkeypatch.setattr("hloscope.report.build.capture_step", raiser(error))
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", raiser(error))
     file = tmp_path / "r.json"
     code, out, err = run("analyze", "train.py", "--json", file, "--budget", "temp=1B", "--fail-on", "info")
     assert code == 3
@@ -120,7 +120,7 @@ def test_a_failed_compile_that_left_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     error = CompileError("the worker died of SIGSEGV", log_tail="last\x1b[31m\nwords")
-    monkeypatch.setattr("hloscope.report.build.capture_step", raiser(error))
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", raiser(error))
     code, out, err = run("analyze", "train.py", "--json", tmp_path / "r.json")
     assert (code, out) == (3, "")
     assert err == "  | last\\x1b[31m\n  | words\nerror: the worker died of SIGSEGV\n"
@@ -131,7 +131,7 @@ def test_a_failed_compile_with_a_dump_of_no_use(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     error = CompileError("it failed", dump_dir=str(tmp_path / "gone"))
-    monkeypatch.setattr("hloscope.report.build.capture_step", raiser(error))
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", raiser(error))
     assert run("analyze", "train.py") == (3, "", "error: it failed\n")
 
 
@@ -145,7 +145,7 @@ def test_a_failed_compile_with_a_dump_of_no_use(
 def test_errors_of_a_capture(
     error: BaseException, code: int, message: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hloscope.report.build.capture_step", raiser(error))
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", raiser(error))
     assert run("analyze", "train.py")[0::2] == (code, message)
 
 

@@ -62,6 +62,23 @@ def test_a_tile_of_no_size(size: str, tmp_path: Path) -> None:
     assert "a tile without a size: the file is damaged" in refusal(path)
 
 
+@pytest.mark.parametrize("part", ["dimensions", "tiles"])
+def test_more_elements_than_a_float_can_count(part: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.hlo.pb"
+    grown = protos.HloProto()
+    grown.CopyFrom(seeds()[0])
+    for computation in grown.hlo_module.computations:
+        for instruction in computation.instructions:
+            shape = instruction.shape
+            if shape.dimensions:
+                shape.dimensions.extend([2**60 if part == "dimensions" else 1] * 20)
+                shape.layout.minor_to_major[:] = range(len(shape.dimensions))
+            if part == "tiles":
+                shape.layout.tiles.add(dimensions=[2**60] * len(shape.dimensions))
+    path.write_bytes(grown.SerializeToString())
+    assert "beyond all measure: the file is damaged" in refusal(path)
+
+
 def refusal(path: Path) -> str:
     with pytest.raises(UserError) as caught:
         load(path)
