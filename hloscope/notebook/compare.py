@@ -22,10 +22,10 @@ def diff(before: Compared, after: Compared) -> Diff:
         >>> hs.diff(report, report).empty
         True
     """
-    return compare(_side(before, "before"), _side(after, "after"))
+    return compare(_side(before), _side(after))
 
 
-def _side(given: Compared, name: str) -> Side:
+def _side(given: Compared) -> Side:
     if isinstance(given, Report):
-        return side_of(given.to_dict(), f"{name}: {given.target.source}")
+        return side_of(given.to_dict(), given.target.source)
     return read_side(os.fspath(given))

@@ -187,3 +187,22 @@ def test_a_step_that_does_not_fit_says_where_to_begin(dump_file: Callable[[str],
         in text
     )
     assert "The compile failed: the step does not fit" in text
+    # What is to be done is not the finding that wastes most, but that which is alive at the peak.
+    assert "What to do? HS308" in text
+
+
+@pytest.mark.parametrize("theme", [":root {", ':root[data-theme="dark"] {'])
+def test_text_stands_out_from_what_is_behind_it(theme: str) -> None:
+    """A contrast of 4.5 at least (WCAG AA), in light and in dark."""
+    style = Path(html_page.__file__).with_name("style.css").read_text("utf-8")
+    colours = dict(re.findall(r"--(\w+): (#\w{6});", style.partition(theme)[2].partition("}")[0]))
+
+    def luminance(colour: str) -> float:
+        shares = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        linear = (s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares)
+        return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    for name in ("ink", "soft", "link", "good", "bad"):
+        for behind in ("paper", "card"):
+            low, high = sorted((luminance(colours[name]), luminance(colours[behind])))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (name, behind)

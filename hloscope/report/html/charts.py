@@ -70,7 +70,7 @@ def memory_curve(memory: Memory) -> Figure | None:
     if memory.peak_position is not None:
         top = memory.peak_bytes / GIB
         peak = {"x": memory.peak_position, "y": top, "text": f"peak {size(memory.peak_bytes)}", "ay": -28}
-        layout["annotations"].append(peak)
+        layout["annotations"].append(peak | {"arrowcolor": _OTHER})
     return checked([alive], layout)
 
 
@@ -87,7 +87,7 @@ def _thinned(memory: Memory) -> str:
 def _levels(memory: Memory) -> Iterator[tuple[float, str, dict[str, Any]]]:
     """What the curve is held against: the height in GiB, a name and a line."""
     if memory.argument_bytes is not None:
-        yield memory.argument_bytes / GIB, "arguments", {"dash": "dot", "width": 1}
+        yield memory.argument_bytes / GIB, "arguments", {"dash": "dot", "width": 1, "color": _OTHER}
     limit = memory.hbm_limit_bytes
     # A limit far above would flatten the curve; the bar at the top of the page shows it then.
     if limit is not None and limit < 1.6 * (memory.peak_bytes or 0):

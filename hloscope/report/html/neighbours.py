@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,18 @@ from hloscope.report.html.charts import BLUE, RED, Figure, checked, text
 from hloscope.units import where
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hloscope.hlo import Instruction
     from hloscope.hlo.neighbourhood import Neighbourhood
 
 _HOPS = 2
 # More names than this cannot be read; the nearest are shown.
 _MOST = 24
+# Names of more than these, one above the other, would touch.
+_CROWD = 6
+# A column of few is not drawn out over the whole height.
+_FEWEST = 3
 
 
 def neighbours(centre: Instruction) -> Figure:
@@ -34,7 +41,9 @@ def drawn(around: Neighbourhood) -> Figure:
     graph.add_edges_from(
         (e.source.id, e.target.id) for e in around.edges if e.source.id in shown and e.target.id in shown
     )
-    places = _places(graph)
+    column = _columns(graph)
+    crowds = Counter(column.values())
+    places = _places(column)
     ends = [(places[a], places[b]) for a, b in graph.edges]
     lines = {
         "type": "scatter",
@@ -47,13 +56,11 @@ def drawn(around: Neighbourhood) -> Figure:
     nodes = {
         "type": "scatter",
         "mode": "markers+text",
+        "cliponaxis": False,
         "x": [places[ident][0] for ident in shown],
         "y": [places[ident][1] for ident in shown],
         "text": [text(i.name) for i in shown.values()],
-        # Those of one column above their marks, those of the next below: long names then have room.
-        "textposition": [
-            f"{'bottom' if graph.nodes[ident]['column'] % 2 else 'top'} center" for ident in shown
-        ],
+        "textposition": [_beside(column[ident], crowds[column[ident]]) for ident in shown],
         "marker": {
             "size": 12,
             "color": [RED if i is centre else BLUE for i in shown.values()],
@@ -66,7 +73,7 @@ def drawn(around: Neighbourhood) -> Figure:
         "hovertemplate": "%{text}<br>%{customdata[0]} %{customdata[1]}<br>"
         "%{customdata[3]}<br>%{customdata[2]}<extra></extra>",
     }
-    bare = {"visible": False, "range": [-1.35, 1.35]}  # names at the edges need room
+    bare = {"visible": False, "range": [-1.4, 1.4]}  # names at the edges need room
     more = "more than " if around.is_cut else ""
     note = f"the nearest {len(shown)} of {more}{total:,} instructions" if total > len(shown) else ""
     layout = {
@@ -79,12 +86,34 @@ def drawn(around: Neighbourhood) -> Figure:
     return checked([lines, nodes], layout)
 
 
-def _places(graph: nx.DiGraph[int]) -> dict[int, tuple[float, float]]:
+def _columns(graph: nx.DiGraph[int]) -> dict[int, int]:
     """Columns in the order in which data flows; what waits for each other over a cycle stands in one column."""
-    columns: Any = nx.condensation(graph)
-    for column, together in enumerate(nx.topological_generations(columns)):
-        for component in together:
-            for ident in columns.nodes[component]["members"]:
-                graph.nodes[ident]["column"] = column
-    found = nx.multipartite_layout(graph, subset_key="column")
-    return {ident: (float(x), float(y)) for ident, (x, y) in found.items()}
+    groups: Any = nx.condensation(graph)
+    return {
+        ident: number
+        for number, together in enumerate(nx.topological_generations(groups))
+        for component in together
+        for ident in groups.nodes[component]["members"]
+    }
+
+
+def _places(column: Mapping[int, int]) -> dict[int, tuple[float, float]]:
+    """Where each stands, from -1 to 1 both ways: columns over the whole width, the members of one over its height."""
+    members: dict[int, list[int]] = {}
+    for ident, number in column.items():
+        members.setdefault(number, []).append(ident)
+    last = max(members) or 1
+    places: dict[int, tuple[float, float]] = {}
+    for number, together in members.items():
+        step = 2 / max(len(together) - 1, _FEWEST)
+        for row, ident in enumerate(together):
+            places[ident] = (2 * number / last - 1, step * ((len(together) - 1) / 2 - row))
+    return places
+
+
+def _beside(column: int, crowd: int) -> str:
+    """Where a name stands. In a crowded column beside its mark, where the next has room too; else above and, in
+    every second column, below, so that long names have room."""
+    if crowd > _CROWD:
+        return "middle left" if column == 0 else "middle right"
+    return f"{'bottom' if column % 2 else 'top'} center"

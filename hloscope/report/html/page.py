@@ -171,12 +171,16 @@ def _verdict(report: Report) -> dict[str, Any]:
     memory = report.memory
     total, limit = memory.total_bytes, memory.hbm_limit_bytes
     top = memory.families_at_peak[0] if memory.families_at_peak else None
-    first = report.findings[0] if report.findings else None
+    # What does not fit begins with what is alive at the peak: anything else does not help.
+    over = report.overrun.named if report.overrun else ()
+    urgent = [named.finding for named in over if named.finding in report.findings]
+    first = next(iter([*urgent, *report.findings]), None)
     return {
         "fits": None if total is None or limit is None else total <= limit,
         "share": None if not total or not limit else total / limit,
         "dominates": top,
         "finding": first,
+        "number": None if first is None else report.findings.index(first),
     }
 
 
