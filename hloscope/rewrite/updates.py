@@ -46,7 +46,7 @@ class Update:
 
     @property
     def parameter(self) -> str:
-        """The first of the arguments that it replaces: the parameter, where its moments come behind it."""
+        """The parameter: the first of the arguments that it replaces which the loop reads, else the first."""
         return self.leaves[0].name
 
     @property
@@ -196,8 +196,7 @@ class _Finder:
         before = self._before(reached)
         refused = self._refusal(gradients, reached, results, places, before)
         why, where = refused or (None, jaxprs.source_line(reached[0]) if reached else None)
-        taken = set(places.values())
-        leaves = tuple(self.program.leaf[var] for var in self.program.body.invars if var in taken)
+        leaves = tuple(self.program.leaf[var] for var in self._parameter_first(places))
         return Update(
             scan=self.scan,
             gradients=tuple(gradients),
@@ -206,6 +205,13 @@ class _Finder:
             leaves=leaves or self._alike(gradients[0]),
             refusal=why,
             where=where,
+        )
+
+    def _parameter_first(self, places: Mapping[Any, Any]) -> list[Any]:
+        """The arguments of an update in the order of the step's, what the loop itself reads before its moments."""
+        taken, read = set(places.values()), set(operands(self.scan))
+        return sorted(
+            (var for var in self.program.body.invars if var in taken), key=lambda var: var not in read
         )
 
     def _alike(self, gradient: Any) -> tuple[Leaf, ...]:
