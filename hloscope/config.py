@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -69,7 +69,12 @@ def _table(path: Path) -> dict[str, Any] | None:
             raise UserError(f"{path}: only a {_SHARED} has [tool.hloscope]; here its keys stand at the top")
         return content
     tools = _subtable(path, "tool", content.get("tool", {}))
-    return _subtable(path, "tool.hloscope", tools["hloscope"]) if "hloscope" in tools else None
+    if "hloscope" in tools:
+        return _subtable(path, "tool.hloscope", tools["hloscope"])
+    near = difflib.get_close_matches("hloscope", tools, n=1, cutoff=0.85)
+    if near:
+        raise UserError(f"{path}: there is a [tool.{near[0]}]; did you mean [tool.hloscope]?")
+    return None
 
 
 def _config(path: Path, table: Mapping[str, Any]) -> Config:
@@ -96,6 +101,19 @@ def _check_names(where: str, table: Iterable[str], known: Iterable[str]) -> None
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(known) or 'none'}"
         raise UserError(f"{where}: there is no {name!r}; {hint}")
+
+
+def _check_doubles(where: str, table: Iterable[str], spelled: Callable[[str], str]) -> None:
+    """Raises UserError for two names that are one, of which only the last would count."""
+    seen: dict[str, str] = {}
+    for name in table:
+        other = seen.setdefault(spelled(name), name)
+        if other != name:
+            raise UserError(f"{where}: {other!r} and {name!r} are one: leave one of them out")
+
+
+def _joined(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _text(path: Path, name: str, value: object) -> str:
@@ -126,6 +144,7 @@ def _subtable(path: Path, name: str, value: object) -> dict[str, Any]:
 
 
 def _rules(path: Path, table: Mapping[str, Any]) -> Iterator[tuple[str, RuleSettings]]:
+    _check_doubles(f"{path}: rules", table, str.upper)
     for code, value in table.items():
         try:
             rule = get_rule(code)
@@ -137,7 +156,8 @@ def _rules(path: Path, table: Mapping[str, Any]) -> Iterator[tuple[str, RuleSett
 def _settings(where: str, rule: Rule, table: Mapping[str, Any]) -> RuleSettings:
     options = {o.name: o for o in rule.options}
     # Both spellings of a name of several words are at home in TOML files.
-    given = {name.replace("-", "_"): value for name, value in table.items()}
+    _check_doubles(where, table, _joined)
+    given = {_joined(name): value for name, value in table.items()}
     _check_names(where, given, ("severity", *options))
     severity = _severity(where, given.pop("severity")) if "severity" in given else None
     values: dict[str, OptionValue] = {}

@@ -11,7 +11,7 @@ from hloscope.errors import UserError
 from hloscope.fingerprint import stamp
 from hloscope.guests import run_guest
 from hloscope.plugins import own_rules, plugin_rules
-from hloscope.rule import Finding, OptionValue, Rule, Severity
+from hloscope.rule import Finding, Need, OptionValue, Rule, Severity
 
 if TYPE_CHECKING:
     from hloscope.analysis.bundle import Analyses
@@ -68,6 +68,19 @@ def run_rules(
         for f in _check(r, analyses, (settings or {}).get(r.code, RuleSettings()))
     ]
     return stamp(ranked(found))
+
+
+def judging(analyses: Analyses, rules: Iterable[Rule]) -> tuple[str, ...]:
+    """The codes of the rules that have what they need to judge a module: of any other, no finding says nothing."""
+    return tuple(r.code for r in rules if _has(analyses, r.needs))
+
+
+def _has(analyses: Analyses, need: Need | None) -> bool:
+    if need == "memory":
+        return analyses.memory.peak_bytes is not None
+    if need == "times":
+        return analyses.step_time.seconds is not None and not analyses.step_time.unknown
+    return need is None or analyses.chip is not None
 
 
 def chosen_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:

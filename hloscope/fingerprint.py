@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hloscope.analysis.memory_names import is_path, split_name
-from hloscope.analysis.place import phase_of, provenance
+from hloscope.analysis.place import Phase, phase_of, provenance
 from hloscope.hlo import work_of
 from hloscope.rule import Finding
 
@@ -47,6 +47,18 @@ def identity_of(finding: Finding) -> str:
     leaves = (leaf for i in finding.instructions for _, leaf in work_of(i).shape.leaves())
     elements = max((leaf.elements for leaf in leaves if leaf.is_array), default=0)
     return "\n".join((finding.code, phase_of(first).value, scopes_of(first.op_name), str(elements)))
+
+
+def phase_at(finding: Finding) -> str:
+    """The part of the step of the instruction that stands for a finding; `unknown` without one."""
+    first = finding.instructions[:1]
+    return phase_of(first[0]).value if first else Phase.UNKNOWN.value
+
+
+def op_name_at(finding: Finding) -> str:
+    """The op name of the instruction that stands for a finding; empty without one."""
+    first = finding.instructions[:1]
+    return provenance(first[0]).op_name if first else ""
 
 
 def scopes_of(op_name: str) -> str:

@@ -61,6 +61,9 @@ class Finding:
     held_bytes: int | None = None
 
 
+# What a rule cannot judge without: the buffer assignment, the time of every part of the step, the chip.
+Need = Literal["memory", "times", "chip"]
+
 # A check takes the analyses, and its options as keywords with defaults.
 Check = Callable[..., Iterable[Finding]]
 OptionValue = bool | int | float | str
@@ -118,6 +121,7 @@ class Rule:
     doc: str
     options: tuple[Option, ...] = ()
     plugin: str = ""  # the distribution that brings it, if it is not hloscope's own
+    needs: Need | None = None
 
     @property
     def summary(self) -> str:
@@ -130,16 +134,23 @@ class Rule:
         return _sections(self.doc)
 
 
-def rule(*, code: str, name: str, severity: Severity) -> Callable[[Check], Rule]:
+def rule(*, code: str, name: str, severity: Severity, needs: Need | None = None) -> Callable[[Check], Rule]:
     """Make a rule of a check. Its docs are the check's docstring, with the headings in `HEADINGS`.
 
-    Keyword-only parameters of the check are the rule's options; each has a default, whose type it takes.
+    Keyword-only parameters of the check are the rule's options; each has a default, whose type it takes. A rule that
+    finds nothing where something is not known says so with `needs`: then nobody takes its silence for a clean step.
     """
 
     def make(check: Check) -> Rule:
         doc = inspect.getdoc(check) or ""
         return Rule(
-            code=code, name=name, severity=severity, check=check, doc=doc, options=_options(check, doc)
+            code=code,
+            name=name,
+            severity=severity,
+            check=check,
+            doc=doc,
+            options=_options(check, doc),
+            needs=needs,
         )
 
     return make

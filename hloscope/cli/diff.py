@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request as Opening
-from hloscope.cli.examine import no_collector, open_request
+from hloscope.cli.examine import Settings, no_collector, open_request, settle
 from hloscope.cli.output import HtmlOutput, JsonOutput, refuse_one_place, write_text
 from hloscope.errors import UserError
 from hloscope.report.diff import Diff, compare
@@ -30,6 +31,11 @@ class Request:
     after: str
     topology: str | None = None
     module: str | None = None
+    valid_fraction: float | None = None
+    chip_figures: str | None = None
+    select: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    config: str | None = None
     json: str | None = None
     html: str | None = None
     fail_on: str | None = None
@@ -46,8 +52,11 @@ def run(request: Request) -> int:
         raise UserError(f"--fail-on takes regression, not {request.fail_on!r}")
     tolerance = parse_share(request.tolerance)
     refuse_one_place(json=request.json, html=request.html)
+    targets = (request.before, request.after)
+    # Settings of both before a compile of either.
+    sides = [None if is_report(t) else settle(_opening(request, t), gate=False) for t in targets]
     with no_collector(), JsonOutput(request.json) as output, HtmlOutput(request.html) as page:
-        diff = compare(_side(request, request.before), _side(request, request.after))
+        diff = compare(*(_side(request, t, s) for t, s in zip(targets, sides, strict=True)))
         worse = diff.regressions(tolerance)
         if page.wanted:
             page.write_whole(diff.to_html(tolerance))
@@ -69,24 +78,42 @@ def parse_share(text: str) -> float:
     return value
 
 
-def _side(request: Request, target: str) -> Side:
-    """A JSON report is read, anything else analyzed. Raises CompileError for a step that does not compile."""
-    if is_report(target):
-        return read_side(target)
-    from hloscope.report.build import build_report
-
-    opening = Opening(
+def _opening(request: Request, target: str) -> Opening:
+    """The request to analyze one side, with the rules and their settings as `analyze` has them."""
+    return Opening(
         target=target,
         topology=request.topology,
         module=request.module,
+        valid_fraction=request.valid_fraction,
+        chip_figures=request.chip_figures,
+        select=request.select,
+        ignore=request.ignore,
+        config=request.config,
         fresh=request.fresh,
         timeout=request.timeout,
         quiet=request.quiet,
     )
-    opened, failure = open_request(opening)
+
+
+def _side(request: Request, target: str, settings: Settings | None) -> Side:
+    """A JSON report is read, anything else analyzed. Raises CompileError for a step that does not compile."""
+    if settings is None:
+        return read_side(target)
+    from hloscope.report.build import build_report
+
+    opened, failure = open_request(_opening(request, target))
     if failure is not None:
         raise failure
-    return side_of(build_report(opened, topology=request.topology).to_dict(), target)
+    report = build_report(
+        opened,
+        topology=request.topology,
+        valid_fraction=request.valid_fraction,
+        chip_figures=request.chip_figures,
+        select=settings.select,
+        ignore=settings.ignore,
+        settings=settings.rule_settings,
+    )
+    return side_of(report.to_dict(), target)
 
 
 def _page(diff: Diff, width: int, everything: bool, worse: tuple[str, ...]) -> RenderableType:

@@ -23,7 +23,7 @@ from hloscope.report.build import build_report, check_valid_fraction, open_targe
 from hloscope.report.escape import printable
 from hloscope.report.target import Opened, is_step, open_hlo
 from hloscope.report.verdict import FailOn, Verdict, judge, parse_fail_on, split_codes
-from hloscope.rule import CODE_PREFIX, Severity
+from hloscope.rule import Severity
 
 if TYPE_CHECKING:
     from hloscope.plan import Plan
@@ -66,11 +66,6 @@ class Settings:
     fail_on: FailOn
     baseline: Baseline | None
 
-    @property
-    def ran(self) -> tuple[str, ...]:
-        """The codes of the rules that run."""
-        return tuple(r.code for r in self.rules)
-
 
 def settle(request: Request, *, gate: bool) -> Settings:
     """The settings of a run. With `gate`, the project's budgets and `fail-on` count too, and warnings fail.
@@ -78,6 +73,8 @@ def settle(request: Request, *, gate: bool) -> Settings:
     Raises UserError for all that can be refused before a compile.
     """
     check_valid_fraction(request.valid_fraction)
+    if request.baseline is not None and not request.baseline.strip():
+        raise UserError("--baseline is empty: name a file, or leave it out")
     if request.chip_figures is not None:
         read_figures(request.chip_figures)
     if request.timeout is not None and not request.timeout > 0:
@@ -85,32 +82,53 @@ def settle(request: Request, *, gate: bool) -> Settings:
     config = _config(request)
     select = _codes("select", request.select, config.select, config)
     ignore = _codes("ignore", request.ignore, config.ignore, config)
-    limits = _on_rules(parse_limits(request.budgets))
+    rules = chosen_rules(select, ignore)
+    limits = _that_run(_on_rules(parse_limits(request.budgets)), rules)
     if gate:
-        limits = _project_limits(config) | limits
+        # What the project limits of rules that are left out this time is not looked at, and not shown as kept.
+        theirs = _project_limits(config).items()
+        limits = {n: limit for n, limit in theirs if not limit.of_rules or _runs(n, rules)} | limits
     return Settings(
-        rules=chosen_rules(select, ignore),
+        rules=rules,
         select=select,
         ignore=ignore,
         rule_settings=config.rules,
         limits=limits,
-        fail_on=_fail_on(request, config, limits, gate),
+        fail_on=_fail_on(request, config, limits, rules, gate=gate),
         baseline=_baseline(request, config),
     )
 
 
 def _codes(name: str, typed: Sequence[str], written: Sequence[str], config: Config) -> tuple[str, ...]:
     """What was typed, else what stands in the settings."""
-    return split_codes(typed, f"--{name}") if typed else split_codes(written, f"{config.path}: {name}")
+    source = f"--{name}" if typed else f"{config.path}: {name}"
+    codes = split_codes(typed or written, source)
+    for code in codes:
+        if not any(rule.code.startswith(code) for rule in load_rules()):
+            raise UserError(f"{source}: no rule begins with {code!r}; see: hloscope rules")
+    return codes
 
 
 def _on_rules(limits: dict[str, Limit]) -> dict[str, Limit]:
     """The limits. A limit on findings of a rule that there is not would always be kept: UserError."""
-    codes = [rule.code for rule in load_rules()]
-    for name in limits:
-        if CODE_PREFIX.fullmatch(name) and not any(code.startswith(name) for code in codes):
-            raise UserError(f"--budget {name}: no rule begins with {name!r}; see: hloscope rules")
+    for limit in limits.values():
+        if limit.of_rules and not any(rule.code.startswith(limit.name) for rule in load_rules()):
+            raise UserError(f"--budget {limit.name}: no rule begins with {limit.name!r}; see: hloscope rules")
     return limits
+
+
+def _that_run(limits: dict[str, Limit], rules: Sequence[Rule]) -> dict[str, Limit]:
+    """Limits that were typed. One on rules that do not run would always be kept: UserError."""
+    for limit in limits.values():
+        if limit.of_rules and not _runs(limit.name, rules):
+            raise UserError(
+                f"--budget {limit.name}: no rule of it runs, by --select, --ignore or the settings"
+            )
+    return limits
+
+
+def _runs(code: str, rules: Sequence[Rule]) -> bool:
+    return any(rule.code.startswith(code) for rule in rules)
 
 
 def _config(request: Request) -> Config:
@@ -125,17 +143,30 @@ def _config(request: Request) -> Config:
 
 def _project_limits(config: Config) -> dict[str, Limit]:
     try:
-        limits = [parse_limit(name, text) for name, text in config.budgets.items()]
-        return _on_rules({limit.name: limit for limit in limits})
+        limits: dict[str, Limit] = {}
+        for name, text in config.budgets.items():
+            limit = parse_limit(name, text)
+            if limit.name in limits:
+                raise UserError(f"{limit.name} is given twice")
+            limits[limit.name] = limit
+        return _on_rules(limits)
     except UserError as error:
         raise UserError(f"{config.path}: budgets: {error}") from error
 
 
-def _fail_on(request: Request, config: Config, limits: Mapping[str, Limit], gate: bool) -> FailOn:
+def _fail_on(
+    request: Request, config: Config, limits: Mapping[str, Limit], rules: Sequence[Rule], *, gate: bool
+) -> FailOn:
     """What was asked for; of a gate without a word, warnings, unless a budget counts findings in its place."""
     known = [r.code for r in load_rules()]
     if request.fail_on or not gate:
-        return parse_fail_on(request.fail_on, known)
+        fail_on = parse_fail_on(request.fail_on, known)
+        for code in fail_on.codes:
+            if not _runs(code, rules):
+                raise UserError(
+                    f"--fail-on {code}: no rule of it runs, by --select, --ignore or the settings"
+                )
+        return fail_on
     if config.fail_on:
         return parse_fail_on(config.fail_on, known, f"{config.path}: fail-on")
     counted = any(limit.counts_findings for limit in limits.values())
@@ -197,14 +228,14 @@ def _held(report: Report, settings: Settings, opened: Opened) -> Report:
     if baseline is None:
         return report
     step = _step_name(opened, baseline.path, report.target.topology)
-    return report.with_baseline(baseline, settings.ran, step)
+    return report.with_baseline(baseline, report.judged, step)
 
 
 def _accepted(report: Report, settings: Settings, opened: Opened, place: str, new: NewBaseline) -> Report:
     """The report held against a new baseline, which accepts all that is found."""
     step = _step_name(opened, place, report.target.topology)
-    older, newer = new.write(report.findings, settings.ran, step)
-    held = report.with_baseline(newer, settings.ran, step, removed=removed(older, newer, step))
+    older, newer = new.write(report.findings, report.judged, step)
+    held = report.with_baseline(newer, report.judged, step, removed=removed(older, newer, step))
     return held.with_budgets(settings.limits)
 
 
@@ -220,6 +251,8 @@ def _step_name(opened: Opened, baseline: str, topology: str | None) -> StepName:
 
 def open_request(request: Request) -> tuple[Opened, CompileError | None]:
     """The target; or what a failed compile left, and the failure. Raises CompileError if it left nothing."""
+    if not request.target.strip():
+        raise UserError("the target is empty: write a step file, a dump folder or a *.hlo.pb")
     try:
         with progress(quiet=request.quiet or not is_step(request.target)) as on_event:
             opened = open_target(

@@ -401,6 +401,11 @@ def diff(
     after: After,
     topology: TopologyName = None,
     module: ModuleName = None,
+    valid_fraction: ValidFraction = None,
+    chip_figures: ChipFigures = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    config: ConfigFile = None,
     json: Json = None,
     html: Html = None,
     fail_on: FailOnRegression = None,
@@ -413,7 +418,8 @@ def diff(
     """Tell what differs between two compiled steps: memory, census, collectives, findings, versions, flags.
 
     Both are step files, dumps or JSON reports of earlier runs. Work is matched by what it is and where it stands
-    in the program, not by its name in the module.
+    in the program, not by its name in the module. Options of rules and analyses, and the project's settings, are for
+    what is analyzed here: a JSON report is taken as it is.
     """
     from hloscope.cli import diff as command
 
@@ -422,6 +428,11 @@ def diff(
         after=after,
         topology=topology,
         module=module,
+        valid_fraction=valid_fraction,
+        chip_figures=chip_figures,
+        select=tuple(select or ()),
+        ignore=tuple(ignore or ()),
+        config=config,
         json=json,
         html=html,
         fail_on=fail_on,

@@ -22,6 +22,8 @@ Unit = Literal["bytes", "seconds", "count"]
 MEMORY = ("temp", "arena", "total", "peak", "argument", "output", "alias", "generated_code")
 TIMES = ("time", "exposed")
 _EXECUTIONS = "executions."
+_FINDINGS = "findings"
+_PLUG_IN = re.compile(r"[A-Z]{2,10}", re.ASCII)  # all rules of one, as --select takes them
 _SEVERITIES = tuple(s.value for s in Severity)
 _PHASES = frozenset(p.value for p in Phase)
 _ALIKE = 0.75  # of difflib: a letter or two of a short name
@@ -41,6 +43,11 @@ class Limit:
     def counts_findings(self) -> bool:
         """Whether it is a limit on findings."""
         return self.unit == "count" and not self.name.startswith(_EXECUTIONS)
+
+    @property
+    def of_rules(self) -> bool:
+        """Whether it is a limit on findings of rules, by their codes."""
+        return self.counts_findings and self.name != _FINDINGS and self.name not in _SEVERITIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +114,9 @@ def parse_limit(name: str, text: str) -> Limit:
         return Limit(name=plain, unit="bytes", value=_read(parse_size, plain, text))
     if plain in TIMES:
         return Limit(name=plain, unit="seconds", value=_read(parse_seconds, plain, text))
-    if plain == "findings" or plain in _SEVERITIES:
+    if plain == _FINDINGS or plain in _SEVERITIES:
         return Limit(name=plain, unit="count", value=_count(name, text))
-    if CODE_PREFIX.fullmatch(name.upper()):
+    if CODE_PREFIX.fullmatch(name.upper()) or _PLUG_IN.fullmatch(name):
         return Limit(name=name.upper(), unit="count", value=_count(name, text))
     raise _wrong(f"{name}={text}")
 
@@ -189,10 +196,12 @@ def _waits(report: Report, exposed: float) -> str:
 
 def _found(report: Report, name: str) -> int:
     """Findings that are not suppressed: all, of one severity, or of one code."""
-    if name == "findings":
+    if name == _FINDINGS:
         return len(report.findings)
     if name in _SEVERITIES:
         return sum(f.severity.value == name for f in report.findings)
+    if not any(code.startswith(name) for code in report.judged):
+        raise _unknown(name, "the rule lacks what it needs here (memory, --topology): hloscope explain tells")
     return sum(f.code.startswith(name) for f in report.findings)
 
 

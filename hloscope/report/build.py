@@ -12,7 +12,7 @@ from hloscope.analysis.bundle import Analyses
 from hloscope.analysis.ragged import valid_rows
 from hloscope.analysis.step_kernels import step_kernels
 from hloscope.devices import chips, with_figures
-from hloscope.engine import RuleSettings, run_rules
+from hloscope.engine import RuleSettings, chosen_rules, judging, run_rules
 from hloscope.errors import UserError
 from hloscope.hlo.compiler_schedule import read_schedule
 from hloscope.report.identity import chip_of, identify
@@ -119,6 +119,7 @@ def build_report(
         kernels=step_kernels(analyses),
         ragged_buffers=tuple(Ragged(buffer=b, valid=valid_rows(analyses, b)) for b in analyses.rows.buffers),
         findings=Findings.of(findings),
+        judged=judging(analyses, chosen_rules(select, ignore)),
         overrun=overrun(analyses.memory, findings),
     )
 

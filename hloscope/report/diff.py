@@ -15,6 +15,8 @@ _WORSE = frozenset(
     {"peak", "temp", "arena", "total", "HBM bytes", "collective bytes", "time", "exposed time"}
 )
 SERIOUS = ("warning", "error")
+# What a finding is judged by: the first of them that both sides know.
+_PRICES = ("saved_seconds", "saved_bytes", "held_bytes", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,29 +65,30 @@ class Diff:
     census: tuple[Change, ...]
     collectives: tuple[Change, ...]
     findings: tuple[Change, ...]
+    not_compared: tuple[str, ...] = ()  # codes of rules that found something, but could not judge both sides
 
     @property
     def empty(self) -> bool:
         """Whether nothing differs."""
-        parts = (self.settings, self.figures, self.buffers, self.census, self.collectives, self.findings)
+        tables = (self.buffers, self.census, self.collectives, self.findings)
+        parts = (self.settings, self.figures, *tables, self.not_compared)
         return not any(parts)
 
     def regressions(self, tolerance: float) -> tuple[str, ...]:
         """What got worse: a compile that fails now, figures by more than `tolerance` (a share), and findings (warnings
-        and above) that are new. What is unknown on a side is not judged."""
+        and above) that are new, were remarks before, or cost more than they did. What is unknown on a side is not
+        judged."""
         after = self.after.settings["status"]
         grown = (
             f"{f.name} {f.spelled(f.before)} → {f.spelled(f.after)}"
             for f in self.figures
             if f.worse(tolerance)
         )
-        new = (
-            f"{c.after['code']} {c.after['title']}"
-            for c in self.findings
-            if c.before is None and c.after is not None and c.after["severity"] in SERIOUS
-        )
+        # How severe a finding is may hang on the chip's memory: told of one chip and not of the other, it says nothing.
+        alike = self.before.settings["chip"] == self.after.settings["chip"]
+        found = (worsened(c, tolerance, severities=alike) for c in self.findings)
         broke = after == "failed" != self.before.settings["status"]
-        return (*(("the compile failed",) if broke else ()), *grown, *new)
+        return (*(("the compile failed",) if broke else ()), *grown, *filter(None, found))
 
     def to_html(self, tolerance: float) -> str:
         """The diff as one HTML page that opens offline, with its `regressions`. Raises UserError without the extra
@@ -128,20 +131,50 @@ class Diff:
             "census": _changes(self.census, CENSUS),
             "collectives": _changes(self.collectives, COLLECTIVES),
             "findings": _changes(self.findings, FINDINGS),
+            "not_compared": list(self.not_compared),
         }
 
 
+def worsened(change: Change, tolerance: float, *, severities: bool) -> str | None:
+    """What got worse in a finding, in words, or None. Remarks are not judged; that a remark has become more, only with
+    `severities`."""
+    before, after = change.before, change.after
+    if after is None or after["severity"] not in SERIOUS:
+        return None
+    name = f"{after['code']} {after['title']}"
+    if before is None:
+        return name
+    if severities and before["severity"] not in SERIOUS:
+        return f"{name}: {before['severity']} → {after['severity']}"
+    known = next((p for p in _PRICES if before[p] is not None and after[p] is not None), None)
+    if known is None or after[known] <= before[known] * (1 + tolerance):
+        return None
+    unit: Unit = "seconds" if known == "saved_seconds" else "bytes"
+    return f"{name}: {spelled(unit, before[known])} → {spelled(unit, after[known])}"
+
+
 def compare(before: Side, after: Side) -> Diff:
-    """What differs between two sides. Comparing the other way gives the same, mirrored."""
+    """What differs between two sides. Comparing the other way gives the same, mirrored.
+
+    What one side does not know is not compared: findings of rules that did not run on it or lacked what they need, and
+    buffers where it has no memory figures.
+    """
+    both = None if before.rules is None or after.rules is None else before.rules & after.rules
+    left, right = ([f for f in s.findings if both is None or f["code"] in both] for s in (before, after))
+    left_out = {
+        f["code"] for s in (before, after) for f in s.findings if both is not None and f["code"] not in both
+    }
+    remembered = None not in (before.figures["peak"], after.figures["peak"])
     return Diff(
         before=before,
         after=after,
         settings=tuple(_settings(before.settings, after.settings)),
         figures=tuple(_figures(before, after)),
-        buffers=changes(BUFFERS, before.buffers, after.buffers),
+        buffers=changes(BUFFERS, before.buffers, after.buffers) if remembered else (),
         census=changes(CENSUS, before.census, after.census),
         collectives=changes(COLLECTIVES, before.collectives, after.collectives),
-        findings=changes(FINDINGS, before.findings, after.findings),
+        findings=changes(FINDINGS, left, right),
+        not_compared=tuple(sorted(left_out)),
     )
 
 

@@ -18,14 +18,16 @@ class Kind:
     """A table of the report. `traits` say what a row is, `figures` how much there is of it.
 
     `keys` are what rows are paired by, the strictest first; after a row's traits and figures in full. `op` in them
-    stands for the program's own scopes and operation in the op name, unnumbered. `weight` is the figure that
-    orders changes.
+    stands for the program's own scopes and operation in the op name, unnumbered, `scopes` for the scopes alone.
+    `hints` are for pairing only, and a row may lack them: it is then like no other by them. `weight` is the figure
+    that orders changes.
     """
 
     traits: tuple[str, ...]
     figures: tuple[str, ...]
     keys: tuple[tuple[str, ...], ...]
     weight: str
+    hints: tuple[str, ...] = ("op_name",)
 
 
 BUFFERS = Kind(
@@ -64,9 +66,17 @@ COLLECTIVES = Kind(
 )  # fmt: skip
 FINDINGS = Kind(
     traits=("code", "severity", "title", "fingerprint"),
-    figures=("places", "executions", "bytes", "saved_bytes", "saved_seconds"),
-    keys=(("fingerprint",), ("code", "title")),
+    figures=("places", "executions", "bytes", "saved_bytes", "saved_seconds", "held_bytes"),
+    keys=(
+        ("fingerprint",),
+        ("code", "title"),
+        # At one place another width makes another array: the same finding, with another price.
+        ("code", "phase", "op"),
+        ("code", "phase", "scopes"),
+        ("code", "phase", "source"),
+    ),
     weight="bytes",
+    hints=("op_name", "phase", "source"),
 )
 
 
@@ -99,7 +109,12 @@ def changes(kind: Kind, before: Sequence[Row], after: Sequence[Row]) -> tuple[Ch
     pairs: list[tuple[Row, Row]] = []
     whole = (*kind.traits, *kind.figures)
     for key in (whole, *kind.keys):
-        found, left, right = _paired(left, right, lambda row, key=key: _key(row, key))
+        found, left, right = _paired(
+            left,
+            right,
+            lambda row, key=key: _key(row, key),
+            lambda row: (-(row[kind.weight] or 0), _text(row)),
+        )
         # Rows that are equal in full have not changed.
         pairs += found if key != whole else []
     made = [Change(before=b, after=a) for b, a in pairs if _key(b, whole) != _key(a, whole)]
@@ -108,15 +123,16 @@ def changes(kind: Kind, before: Sequence[Row], after: Sequence[Row]) -> tuple[Ch
 
 
 def _paired(
-    left: list[Row], right: list[Row], key: Callable[[Row], str]
+    left: list[Row], right: list[Row], key: Callable[[Row], str], order: Callable[[Row], tuple[float, str]]
 ) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
-    """Pairs of equal keys, and what is left over of both sides. Of several with one key the like-ordered pair up."""
+    """Pairs of equal keys, and what is left over of both sides. Of several with one key the like-ordered pair up: the
+    heaviest with the heaviest."""
     waiting: dict[str, list[Row]] = {}
-    for row in sorted(right, key=_text):
+    for row in sorted(right, key=order):
         waiting.setdefault(key(row), []).append(row)
     pairs: list[tuple[Row, Row]] = []
     rest: list[Row] = []
-    for row in sorted(left, key=_text):
+    for row in sorted(left, key=order):
         same = waiting.get(key(row))
         if same:
             pairs.append((row, same.pop(0)))
@@ -126,13 +142,23 @@ def _paired(
 
 
 def _key(row: Row, names: Sequence[str]) -> str:
-    return json.dumps([_operation(row) if name == "op" else row[name] for name in names])
+    return json.dumps([_value(row, name) for name in names])
 
 
-def _operation(row: Row) -> object:
+def _value(row: Row, name: str) -> object:
+    if name == "op":
+        return _operation(row) or _text(row)
+    if name == "scopes":
+        found = _operation(row)
+        return (found and found[0]) or _text(row)
+    # A source that is not told is like no other; a phase that is not told (by an older report) like all such.
+    return (row.get(name) or _text(row)) if name == "source" else row.get(name)
+
+
+def _operation(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The program's scopes and operation; None of work that the program has not named, which is like no other by it."""
     op_name = row.get("op_name") or ""
-    # Work without a name of the program's is like no other by it.
-    return split_name(op_name) if is_program_name(op_name) else _text(row)
+    return split_name(op_name) if is_program_name(op_name) else None
 
 
 def _text(row: Row) -> str:

@@ -35,7 +35,8 @@ _LARGEST = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A report as far as it is compared. `figures` are by name, in the `units` of that name."""
+    """A report as far as it is compared. `figures` are by name, in the `units` of that name. `rules` are the codes of
+    those that ran and could judge; None in a report of an hloscope that did not tell."""
 
     source: str
     settings: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Side:
     census: Sequence[Row]
     collectives: Sequence[Row]
     findings: Sequence[Row]
+    rules: frozenset[str] | None
 
 
 def is_report(target: str) -> bool:
@@ -122,6 +124,7 @@ def _side(report: Mapping[str, Any], source: str) -> Side:
         census=census,
         collectives=collectives,
         findings=_rows(FINDINGS, [*report["findings"], *accepted]),
+        rules=None if "rules" not in report else frozenset(_texts("rules", report["rules"])),
     )
 
 
@@ -134,10 +137,16 @@ def _rows(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
         {
             **{name: _trait(name, row[name]) for name in kind.traits},
             **{name: _number(row[name]) for name in kind.figures},
-            **({"op_name": str(row["op_name"])} if "op_name" in row else {}),
+            **{name: _trait(name, row[name]) for name in kind.hints if name in row},
         }
         for row in rows
     )
+
+
+def _texts(name: str, value: object) -> list[str]:
+    if isinstance(value, list) and _holds_texts(cast("object", value)):
+        return cast("list[str]", value)
+    raise TypeError(f"{name} cannot be {value!r:.100}")
 
 
 def _trait(name: str, value: object) -> object:

@@ -15,6 +15,7 @@ from hloscope.analysis.memory import Buffer, BufferFamily, LivePoint, Memory
 from hloscope.analysis.step_kernels import StepKernel
 from hloscope.analysis.step_time import GroupTime
 from hloscope.analysis.wire import WireCost
+from hloscope.fingerprint import op_name_at, phase_at
 from hloscope.hlo import Instruction, Shape, SourceFrame
 from hloscope.report.baseline import Held
 from hloscope.report.budgets import Budget
@@ -43,6 +44,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "collective_sizes": [_size_class(c) for c in size_classes(report.collectives.collectives)],
         "kernels": [_kernel(k) for k in report.kernels],
         "ragged_buffers": [_ragged(r) for r in report.ragged_buffers],
+        "rules": list(report.judged),
         "findings": [_finding(f) for f in report.findings],
         "overrun": None if report.overrun is None else _overrun(report.overrun),
         "suppressed": [
@@ -252,6 +254,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "title": finding.title,
         "instructions": _names(finding.instructions),
         "places": finding.places,
+        "phase": phase_at(finding),
+        "op_name": op_name_at(finding),
         "source": _source(finding.source),
         "executions": finding.executions,
         "bytes": finding.bytes,

@@ -70,6 +70,7 @@ class Report:
     kernels: tuple[StepKernel, ...]
     ragged_buffers: tuple[Ragged, ...]
     findings: Findings
+    judged: tuple[str, ...]  # the codes of the rules that ran and had what they need
     overrun: Overrun | None = None  # None: it fits, or nobody knows
     budgets: tuple[Budget, ...] = ()
     held: Held | None = None  # against a baseline; what it accepts is not among the findings

@@ -12,7 +12,8 @@ from hloscope.report.diff import Diff, Figure
 from hloscope.report.diff_match import Change, Row
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import cut, indented, words
-from hloscope.units import UNKNOWN, count, plural, size
+from hloscope.report.text_findings import price
+from hloscope.units import UNKNOWN, count, duration, plural, size
 
 _SHOWN = 10
 _NONE = "-"
@@ -30,6 +31,7 @@ def render(diff: Diff, *, width: int, everything: bool = False, regressions: Seq
         _table("Census", diff.census, family_words, width, everything),
         _table("Collectives", diff.collectives, collective_words, width, everything),
         _findings(diff.findings, everything),
+        _not_compared(diff.not_compared),
         _worse(regressions),
     )
     blocks = [list(section) for section in sections]
@@ -108,15 +110,25 @@ def _table(
 
 
 def change_row(change: Change, name: Words) -> list[str]:
-    """Status, what it is, count, runs, bytes, and the change in bytes."""
+    """Status, what it is, count, runs, bytes, and the change: in bytes, or in time where bytes are the same."""
     return [
         change.status,
         both(change, name),
         both(change, lambda row: count(row["count"])),
         both(change, lambda row: count(row["executions"]) if "executions" in row else ""),
         both(change, lambda row: size(row["bytes"])),
-        signed(change.delta("bytes"), lambda v: size(int(v))),
+        _changed_by(change),
     ]
+
+
+def _changed_by(change: Change) -> str:
+    moved = change.delta("bytes")
+    if moved != 0 or change.status != "changed":
+        return signed(moved, lambda v: size(int(v)))
+    if "seconds" not in (change.after or {}):
+        return ""
+    slower = change.delta("seconds")
+    return signed(slower, duration) if slower else ""
 
 
 def both(change: Change, spell: Words) -> str:
@@ -154,15 +166,40 @@ def _findings(found: Sequence[Change], everything: bool) -> Iterator[RenderableT
     yield words(("Findings", "bold"), (f"  {counted(found).replace('gone', 'fixed')}", "dim"))
     for change in found if everything else found[:_SHOWN]:
         row = change.after or change.before or {}
-        moved = both(change, lambda r: size(r["bytes"]))
-        delta = change.delta("bytes") if change.status == "changed" else None
-        more = f" ({signed(delta, lambda v: size(int(v)))})" if delta else ""
-        text = f"  {row['code']} {cut(row['title'], 300)} · {both(change, _sites)} · {moved}{more}"
+        text = f"  {row['code']} {cut(row['title'], 300)} · {finding_figures(change)}"
         yield indented(words(words_of[change.status], text))
+        was = title_before(change)
+        if was:
+            yield indented(words((f"was: {cut(was, 300)}", "dim")), 4)
 
 
-def _sites(row: Row) -> str:
-    return plural(row["places"], "site")
+def finding_figures(change: Change) -> str:
+    """Severity where it changed, sites and price, of both sides where they differ."""
+    severity = both(change, lambda row: row["severity"])
+    parts = (both(change, lambda row: plural(row["places"], "site")), both(change, price_words))
+    return " · ".join((severity, *parts) if "→" in severity else parts)
+
+
+def title_before(change: Change) -> str:
+    """What a finding was called before, where that has changed."""
+    if change.before is None or change.after is None or change.before["title"] == change.after["title"]:
+        return ""
+    return change.before["title"]
+
+
+def price_words(row: Row) -> str:
+    """What a finding costs, in words."""
+    return price(row["saved_bytes"], row["saved_seconds"], row["held_bytes"], row["bytes"])
+
+
+def _not_compared(codes: Sequence[str]) -> Iterator[RenderableType]:
+    if codes:
+        yield words((not_compared_words(codes), "yellow"))
+
+
+def not_compared_words(codes: Sequence[str]) -> str:
+    """Which rules' findings are left aside, and why."""
+    return f"{', '.join(codes)} not compared: not run on one side, or without what the rule needs there"
 
 
 def _worse(regressions: Sequence[str]) -> Iterator[RenderableType]:

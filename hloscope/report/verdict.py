@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,10 +85,15 @@ def parse_fail_on(words: Sequence[str], known: Sequence[str], source: str = "--f
     if "never" in (w.lower() for w in split):
         raise UserError(f"{source} never stands alone: it says that no finding fails")
     severities = [levels[w.lower()] for w in split if w.lower() in levels]
-    codes = parse_codes([w for w in split if w.lower() not in levels], source)
+    codes = tuple(w.upper() for w in split if w.lower() not in levels)
     for code in codes:
-        if not any(k.startswith(code) for k in known):
+        if any(k.startswith(code) for k in known):
+            continue
+        if CODE_PREFIX.fullmatch(code):
             raise UserError(f"{source} {code}: there is no such rule; there are {', '.join(known)}")
+        near = difflib.get_close_matches(code.lower(), (*levels, "never"), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "it takes info, warning, error, never or rule codes"
+        raise UserError(f"{source}: {code.lower()!r} is no severity and no rule; {hint}")
     return FailOn(severity=min(severities, key=lambda s: s.rank, default=None), codes=codes)
 
 
@@ -108,5 +114,5 @@ def parse_codes(words: Sequence[str], source: str) -> tuple[str, ...]:
     codes = split_codes(words, source)
     for code in codes:
         if not CODE_PREFIX.fullmatch(code):
-            raise UserError(f"{code!r} is no rule code such as HS201; see: hloscope rules")
+            raise UserError(f"{source}: {code!r} is no rule code such as HS201; see: hloscope rules")
     return codes

@@ -21,7 +21,7 @@ class _Timed:
     exposed: float
 
 
-@rule(code="HS206", name="exposed-collectives", severity=Severity.INFO)
+@rule(code="HS206", name="exposed-collectives", severity=Severity.INFO, needs="times")
 def exposed_collectives(analyses: Analyses, *, share: float = 0.02) -> Iterable[Finding]:
     """The step waits for collectives: nothing else runs while they do, or not for long enough.
 

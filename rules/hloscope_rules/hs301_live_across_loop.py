@@ -12,7 +12,7 @@ from hloscope_rules._family import in_phase
 from hloscope_rules._peak import BufferKey, buffer_finding, buffer_key, last_reader, of_peak
 
 
-@rule(code="HS301", name="live-across-loop", severity=Severity.WARNING)
+@rule(code="HS301", name="live-across-loop", severity=Severity.WARNING, needs="memory")
 def live_across_loop(
     analyses: Analyses, *, share_of_peak: float = 0.02, share_of_schedule: float = 0.1
 ) -> Iterable[Finding]:

@@ -12,7 +12,7 @@ from hloscope_rules._family import in_phase
 from hloscope_rules._peak import BufferKey, buffer_finding, buffer_key, of_peak
 
 
-@rule(code="HS305", name="tile-padding", severity=Severity.WARNING)
+@rule(code="HS305", name="tile-padding", severity=Severity.WARNING, needs="memory")
 def tile_padding(
     analyses: Analyses, *, ratio: float = 1.25, share_of_peak: float = 0.005
 ) -> Iterable[Finding]:

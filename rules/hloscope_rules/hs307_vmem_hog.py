@@ -15,7 +15,7 @@ from hloscope_rules._family import Site, fold
 _VMEM = "1"
 
 
-@rule(code="HS307", name="vmem-hog", severity=Severity.INFO)
+@rule(code="HS307", name="vmem-hog", severity=Severity.INFO, needs="memory")
 def vmem_hog(analyses: Analyses, *, share: float = 0.75) -> Iterable[Finding]:
     """A kernel reserves nearly all of the VMEM that the step uses, so that nothing else can stay there while it runs.
 

@@ -15,7 +15,7 @@ from hloscope_rules._peak import buffer_finding, last_reader, of_peak
 _TIGHT = 0.8
 
 
-@rule(code="HS308", name="dominating-buffer", severity=Severity.INFO)
+@rule(code="HS308", name="dominating-buffer", severity=Severity.INFO, needs="memory")
 def dominating_buffer(analyses: Analyses, *, share_of_peak: float = 0.25) -> Iterable[Finding]:
     """One temporary buffer is a quarter or more of the memory at the peak.
 

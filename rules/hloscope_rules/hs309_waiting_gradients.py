@@ -32,7 +32,7 @@ class _Waiting:
     readers: tuple[Instruction, ...]
 
 
-@rule(code="HS309", name="waiting-gradients", severity=Severity.WARNING)
+@rule(code="HS309", name="waiting-gradients", severity=Severity.WARNING, needs="memory")
 def waiting_gradients(analyses: Analyses, *, share_of_peak: float = 0.005) -> Iterable[Finding]:
     """The gradients of all layers wait for the loop over the layers to end, only to be read once by the optimizer.
 

@@ -12,7 +12,7 @@ from hloscope.rule import Finding, Severity, rule
 from hloscope_rules._family import Site, fold, in_phase
 
 
-@rule(code="HS402", name="shape-outside-region", severity=Severity.WARNING)
+@rule(code="HS402", name="shape-outside-region", severity=Severity.WARNING, needs="chip")
 def shape_outside_region(analyses: Analyses) -> Iterable[Finding]:
     """A grouped matmul has a shape outside the region in which its implementation was found faster than another.
 

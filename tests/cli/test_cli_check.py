@@ -177,7 +177,8 @@ def test_writing_a_baseline_tells_what_it_drops_and_keeps_what_others_wrote(
     run("check", dense, "--write-baseline", "known.toml")
     steps = tomllib.loads(Path("known.toml").read_text())["step"]
     assert [s["name"] for s in steps] == ["jit_step", "jit_train_step"]
-    proto = protos.HloProto(hlo_module=read_hlo(dense).module.proto)
+    file = read_hlo(dense)
+    proto = protos.HloProto(hlo_module=file.module.proto, buffer_assignment=file.buffer_assignment)
     proto.hlo_module.name = "jit_step"
     Path("other.hlo.pb").write_bytes(proto.SerializeToString())
     out = run("check", "other.hlo.pb", "--write-baseline", "known.toml")[1]
@@ -456,3 +457,81 @@ def test_a_step_that_leaves_no_dump_leaves_no_baseline(run: Run, tmp_path: Path)
     code, _, err = run("check", tmp_path / "nowhere.py", "--write-baseline", "known.toml")
     assert code == 2
     assert "baseline" not in err, "the input is wrong: nothing was compiled"
+
+
+def test_a_gate_on_rules_that_do_not_run_is_refused(run: Run, oom: Path) -> None:
+    """It could not fail."""
+    for arguments, message in (
+        (("--ignore", "HS1", "--budget", "HS1=0"), "--budget HS1: no rule of it runs"),
+        (("--select", "HS2", "--budget", "HS101=0"), "--budget HS101: no rule of it runs"),
+        (("--fail-on", "HS2", "--ignore", "HS2"), "--fail-on HS2: no rule of it runs"),
+        (("--budget", "HS206=0"), "the budget on HS206 cannot be checked: the rule lacks what it needs here"),
+    ):
+        code, _, err = run("check", oom, *arguments)
+        assert (code, err.count("\n")) == (2, 1)
+        assert message in err
+    settings("fail-on = ['HS2']\n[budgets]\nHS2 = 0\nHS101 = 9")
+    code, out, _ = run("check", oom, "--select", "HS101")
+    assert (code, "HS101  5 of 9  kept" in out, "HS2 " in out) == (0, True, False)
+    assert run("check", oom, "--select", "HS203")[0] == 1
+
+
+def test_budgets_and_gates_of_all_of_a_plug_in(run: Run, oom: Path) -> None:
+    code, out, _ = run("check", oom, "--select", "HS101", "--budget", "HS=9")
+    assert (code, "HS  5 of 9  kept" in out) == (0, True)
+    assert run("check", oom, "--select", "HS101", "--fail-on", "HS")[0] == 1
+    assert "--budget ACME: no rule begins with 'ACME'" in run("check", oom, "--budget", "ACME=0")[2]
+
+
+def test_settings_say_which_line_is_wrong(run: Run, oom: Path) -> None:
+    for text, message in (
+        ("select = ['HS9']", "hloscope.toml: select: no rule begins with 'HS9'"),
+        ("ignore = ['XX']", "hloscope.toml: ignore: no rule begins with 'XX'"),
+        (
+            "fail-on = ['wrning']",
+            "hloscope.toml: fail-on: 'wrning' is no severity and no rule; did you mean 'warning'?",
+        ),
+        ("[budgets]\npeak = '1GiB'\nPEAK = '2GiB'", "hloscope.toml: budgets: peak is given twice"),
+        ("[rules.HS203]\n[rules.hs203]", "rules: 'HS203' and 'hs203' are one"),
+        (
+            "[rules.HS203]\nsmallest-bytes = 1\nsmallest_bytes = 2",
+            "'smallest-bytes' and 'smallest_bytes' are one",
+        ),
+    ):
+        settings(text)
+        code, _, err = run("check", oom)
+        assert (code, err.count("\n")) == (2, 1), text
+        assert message in err
+    Path("hloscope.toml").unlink()
+    Path("pyproject.toml").write_text("[tool.hloscpe]\nselect = ['HS1']")
+    assert "there is a [tool.hloscpe]; did you mean [tool.hloscope]?" in run("check", oom)[2]
+    assert (
+        "--fail-on: 'warn' is no severity and no rule; did you mean 'warning'?"
+        in run("check", oom, "--fail-on", "warn", "--config", "/dev/null")[2]
+    )
+
+
+@pytest.mark.parametrize("command", [("check", ""), ("analyze", " "), ("diff", "", "")])
+def test_an_empty_target_is_not_the_current_folder(command: tuple[str, ...], run: Run) -> None:
+    code, out, err = run(*command)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: the target is empty")
+
+
+def test_an_empty_baseline_is_no_baseline(run: Run, oom: Path) -> None:
+    code, _, err = run("check", oom, "--baseline", "")
+    assert (code, err) == (2, "error: --baseline is empty: name a file, or leave it out\n")
+
+
+def test_entries_of_rules_that_cannot_judge_are_neither_mended_nor_dropped(
+    run: Run, dump_file: Callable[[str], Path]
+) -> None:
+    """The text of a module has no buffer assignment."""
+    proto, text = dump_file("dense"), dump_file("dense").with_name("qwen3_0p6b_dense.txt.gz")
+    assert run("check", proto, "--write-baseline", "known.toml")[0] == 0
+    written = Path("known.toml").read_text()
+    assert 'code = "HS301"' in written
+    code, out, _ = run("check", text, "--baseline", "known.toml")
+    assert (code, "without a finding" in out) == (0, False)
+    assert run("check", text, "--write-baseline", "known.toml")[0] == 0
+    assert Path("known.toml").read_text() == written

@@ -89,3 +89,40 @@ def test_before_and_after_another_sharding(run: Run) -> None:
     assert code == 1
     assert "worse  HS201" in out
     assert "failed: worse in " in err
+
+
+def test_the_same_module_with_the_settings_of_its_report(
+    run: Run, dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("analyze", dense, "--ignore", "HS301", "--json", "before.json")
+    gate = ("diff", "before.json", dense, "--fail-on", "regression")
+    code, out, _ = run(*gate)
+    assert code == 0, "HS301 did not run on the one side"
+    assert "HS301 not compared" in out
+    code, out, _ = run(*gate, "--ignore", "HS301")
+    assert (code, "nothing differs" in out) == (0, True)
+    (tmp_path / "hloscope.toml").write_text("ignore = ['HS301']")
+    assert "nothing differs" in run(*gate)[1], "the project's settings are heeded"
+    assert run(*gate, "--select", "")[0] == 2
+
+
+def test_the_same_module_with_the_options_of_its_report(run: Run, dump_file: Dump, tmp_path: Path) -> None:
+    moe = dump_file("moe_jax012")
+    options = ("--topology", "tpu7x:2x2x1", "--valid-fraction", "0.5")
+    run("analyze", moe, *options, "--json", tmp_path / "m.json")
+    code, out, _ = run("diff", tmp_path / "m.json", moe, *options, "--fail-on", "regression")
+    assert (code, "nothing differs" in out) == (0, True)
+    assert run("diff", tmp_path / "m.json", moe, "--valid-fraction", "2")[0] == 2
+
+
+def test_rows_that_changed_in_time_alone_say_so(run: Run, dump_file: Dump, tmp_path: Path) -> None:
+    moe = dump_file("moe_jax012")
+    run("analyze", moe, "--topology", "tpu7x:2x2x1", "--json", tmp_path / "m.json")
+    report = json.loads((tmp_path / "m.json").read_text())
+    row = next(r for r in report["collectives"] if r["seconds"])
+    row["seconds"] *= 2
+    (tmp_path / "n.json").write_text(json.dumps(report))
+    _, out, _ = run("diff", tmp_path / "m.json", tmp_path / "n.json")
+    assert "+0 B" not in out
+    assert re.search(r"changed +" + row["opcode"] + r".* \+[\d.]+ (ms|us)\n", out)

@@ -231,3 +231,92 @@ def test_a_report_is_known_by_what_it_holds(report, tmp_path: Path):
     assert is_report(str(path))
     path.write_text("HloModule m")
     assert not is_report(str(path))
+
+
+def narrower(report, *, factor, title=("bf16[4,4096,129280]", "bf16[4,4096,64640]")):
+    """A report whose findings at one place have another array, and figures as much larger."""
+    other = copy.deepcopy(report)
+    for finding in other["findings"]:
+        finding["fingerprint"] = finding["fingerprint"][::-1]
+        finding["title"] = finding["title"].replace(*title).replace("7168", "3584").replace("2048", "1024")
+        for name in ("bytes", "saved_bytes", "saved_seconds", "held_bytes"):
+            finding[name] = None if finding[name] is None else type(finding[name])(finding[name] * factor)
+    return other
+
+
+def test_a_finding_of_another_width_has_changed_and_is_worse_only_if_it_costs_more(report):
+    base = report("deepseek")
+    half = narrower(base, factor=0.5)
+    diff = compare(side_of(base, "a"), side_of(half, "b"))
+    serious = [f for f in base["findings"] if f["severity"] != "info"]
+    assert {c.status for c in diff.findings} == {"changed"}
+    assert len(diff.findings) == len(base["findings"])
+    assert diff.regressions(0) == ()
+    assert len(compare(side_of(half, "b"), side_of(base, "a")).regressions(0)) == len(serious)
+    more = compare(side_of(base, "a"), side_of(narrower(base, factor=1.02), "b"))
+    assert len(more.regressions(0.01)) == len(serious)
+    assert more.regressions(0.03) == ()
+    text = diff.to_text(everything=True)
+    assert "was: HS" not in text
+    assert "was: bf16[4,4096,129280] waits through a loop" in text
+    assert " held at the peak → " in text
+    assert diff.to_html(0)
+
+
+def test_a_finding_elsewhere_is_new(report):
+    base = report("deepseek")
+    (index,) = [i for i, f in enumerate(base["findings"]) if f["code"] == "HS301"]
+    for name, value in (("phase", "forward"), ("code", "HS302")):
+        other = narrower(base, factor=1)
+        other["findings"] = [other["findings"][index] | {name: value}]
+        only = dict(base) | {"findings": [base["findings"][index]]}
+        diff = compare(side_of(only, "a"), side_of(other, "b"))
+        assert sorted(c.status for c in diff.findings) == ["gone", "new"]
+        assert len(diff.regressions(0)) == 1
+    moved = narrower(base, factor=1)
+    moved["findings"] = [
+        moved["findings"][index]
+        | {"op_name": "jit(step)/transpose(jvp())/elsewhere/mul", "source": "other.py:1"}
+    ]
+    assert {c.status for c in compare(side_of(only, "a"), side_of(moved, "b")).findings} == {"gone", "new"}
+
+
+def test_a_remark_that_has_become_a_warning_is_worse(report):
+    base = report("deepseek")
+    other = copy.deepcopy(base)
+    raised = next(f for f in other["findings"] if f["severity"] == "info")
+    raised["severity"] = "warning"
+    (worse,) = compare(side_of(base, "a"), side_of(other, "b")).regressions(0)
+    assert worse == f"{raised['code']} {raised['title']}: info → warning"
+
+
+def test_what_one_side_cannot_know_is_not_compared(report, dump_file):
+    """The text of the same module has no buffer assignment; a dump without its topology has no times."""
+    text = load(dump_file("dense").with_name("qwen3_0p6b_dense.txt.gz")).to_dict()
+    proto = report("dense")
+    assert set(proto["rules"]) - set(text["rules"]) >= {"HS301", "HS305", "HS307", "HS308"}
+    for sides in ((text, proto), (proto, text)):
+        diff = compare(*(side_of(s, "s") for s in sides))
+        assert (diff.findings, diff.buffers) == ((), ())
+        assert diff.regressions(0) == ()
+        assert diff.not_compared == ("HS301", "HS308")
+        assert not diff.empty
+        assert "HS301, HS308 not compared: not run on one side, or without what" in diff.to_text()
+        assert "HS301, HS308 not compared" in diff.to_html(0)
+    timed = load(dump_file("dense"), topology="v6e:2x4").to_dict()
+    diff = compare(side_of(proto, "a"), side_of(timed, "b"))
+    assert diff.regressions(0) == ()
+    assert diff.not_compared == ("HS206",)
+
+
+def test_reports_of_an_hloscope_that_did_not_tell_its_rules_are_compared_whole(report):
+    base = report("deepseek")
+    older = {k: v for k, v in base.items() if k != "rules"}
+    older["findings"] = [
+        {k: v for k, v in f.items() if k not in ("phase", "op_name")} for f in base["findings"][1:]
+    ]
+    diff = compare(side_of(older, "a"), side_of(base, "b"))
+    assert [c.status for c in diff.findings] == ["new"]
+    for wrong in (3, "HS101", [3], None):
+        with pytest.raises(UserError, match="no whole report"):
+            side_of(base | {"rules": wrong}, "r")

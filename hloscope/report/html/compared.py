@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from hloscope.report.html.tables import Cell, HtmlTable, text_cell
 from hloscope.report.text_diff import (
     Words,
-    both,
     buffer_words,
     change_row,
     collective_words,
     counted,
     family_words,
     figure_row,
+    finding_figures,
     setting,
+    title_before,
 )
 from hloscope.report.text_planned import figures, measured, predicted
-from hloscope.units import plural, size
 
 if TYPE_CHECKING:
     from hloscope.planner.candidates import Candidate
@@ -118,7 +118,7 @@ def diff_tables(diff: Diff) -> list[HtmlTable]:
             key="findings",
             title="Findings",
             note=counted(diff.findings).replace("gone", "fixed"),
-            columns=("status", "code", "finding", "sites", "bytes"),
+            columns=("status", "code", "finding", "before", "figures"),
             rows=[_finding(change) for change in diff.findings],
         ),
         _changes("buffers", "Buffers at the peak", diff.buffers, buffer_words),
@@ -158,8 +158,8 @@ def _finding(change: Change) -> Sequence[Cell]:
         "fixed" if change.status == "gone" else change.status,
         row["code"],
         row["title"],
-        both(change, lambda r: plural(r["places"], "site")),
-        both(change, lambda r: size(r["bytes"])),
+        title_before(change),
+        finding_figures(change),
     )
 
 

@@ -101,12 +101,14 @@ def render_diff(diff: Diff, regressions: Sequence[str]) -> str:
     require_libraries()
     from hloscope.report.html.charts import before_and_after
     from hloscope.report.html.compared import diff_tables
+    from hloscope.report.text_diff import not_compared_words
 
     bytes_of_both = before_and_after(diff)
     return _template("diff.html.j2").render(
         diff=diff,
         regressions=regressions,
         has_figures=bytes_of_both is not None,
+        not_compared=not_compared_words(diff.not_compared) if diff.not_compared else "",
         tables=[table for table in diff_tables(diff) if table.rows],
         data=_embedded({"charts": {"bytes": bytes_of_both}}),
         **_shared(),
