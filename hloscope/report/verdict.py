@@ -85,15 +85,16 @@ def parse_fail_on(words: Sequence[str], known: Sequence[str], source: str = "--f
     if "never" in (w.lower() for w in split):
         raise UserError(f"{source} never stands alone: it says that no finding fails")
     severities = [levels[w.lower()] for w in split if w.lower() in levels]
-    codes = tuple(w.upper() for w in split if w.lower() not in levels)
-    for code in codes:
+    words = [w for w in split if w.lower() not in levels]
+    codes = tuple(w.upper() for w in words)
+    for word, code in zip(words, codes, strict=True):
         if any(k.startswith(code) for k in known):
             continue
         if CODE_PREFIX.fullmatch(code):
             raise UserError(f"{source} {code}: there is no such rule; there are {', '.join(known)}")
-        near = difflib.get_close_matches(code.lower(), (*levels, "never"), n=1)
+        near = difflib.get_close_matches(word.lower(), (*levels, "never"), n=1)
         hint = f"did you mean {near[0]!r}?" if near else "it takes info, warning, error, never or rule codes"
-        raise UserError(f"{source}: {code.lower()!r} is no severity and no rule; {hint}")
+        raise UserError(f"{source}: {word!r} is no severity and no rule; {hint}")
     return FailOn(severity=min(severities, key=lambda s: s.rank, default=None), codes=codes)
 
 

@@ -41,10 +41,14 @@ def test_fail_on_codes_and_prefixes() -> None:
     assert reached(["HS201", "error"], ("HS101", "error"))
 
 
-@pytest.mark.parametrize("word", ["fatal", "HS", "HS1234", "101", "HS٣"])
+@pytest.mark.parametrize("word", ["fatal", "HSX", "HS1234", "101", "HS٣"])
 def test_fail_on_nonsense(word: str) -> None:
-    with pytest.raises(UserError, match="is no rule code"):
+    with pytest.raises(UserError, match=f"'{word}' is no severity and no rule"):
         parse_fail_on([word], KNOWN)
+
+
+def test_fail_on_all_of_a_plug_in() -> None:
+    assert parse_fail_on(["hs"], KNOWN).codes == ("HS",)
 
 
 @pytest.mark.parametrize("words", [[""], [" , "]])
