@@ -28,6 +28,14 @@ def apply(step: Step | Builder, plan: Plan | str | os.PathLike[str]) -> Step | B
     `step` is an `hs.Step`, or a builder marked with `@hs.step`, which stays a builder. A plan that changes
     logical rules needs the builder, since a step has no rules any more. Raises UserError, naming the action,
     where the plan does not fit the step.
+
+    Examples:
+        >>> import jax
+        >>> import hloscope as hs
+        >>> weights = jax.ShapeDtypeStruct((64, 1024, 4096), "bfloat16")
+        >>> step = hs.Step(lambda w: w * 2, args=(weights,))
+        >>> hs.apply(step, hs.Plan()).args == step.args  # a plan without actions changes nothing
+        True
     """
     loaded = plan if isinstance(plan, Plan) else Plan.load(plan)
     if isinstance(step, Step):

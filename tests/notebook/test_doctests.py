@@ -32,5 +32,13 @@ def test_examples(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_public_api_has_examples() -> None:
-    assert {"hloscope.hlo.module", "hloscope.notebook.compare", "hloscope.report.build"} <= {*modules()}
+    wanted = (
+        "hlo.module",
+        "hlo.instruction",
+        "notebook.compare",
+        "report.build",
+        "report.views",
+        "rewrite.apply",
+    )
+    assert {f"hloscope.{name}" for name in wanted} <= {*modules()}
     assert {*modules()} >= COMPILING

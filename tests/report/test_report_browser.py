@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from browser_page import READY, Opened, check_whole, open_page
 
 from hloscope.report.build import load
 from hloscope.report.model import Report
@@ -18,32 +18,6 @@ from hloscope.units import size
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from playwright.sync_api import Page as Tab
-
-_READY = "html[data-ready=yes]"
-
-
-@dataclass
-class Opened:
-    """A page, its report, and what it complained of or asked for."""
-
-    tab: Tab
-    report: Report
-    complaints: list[str] = field(default_factory=list[str])
-    requests: list[str] = field(default_factory=list[str])
-
-
-def open_page(browser: Browser, report: Report, folder: Path, **options: Any) -> Opened:
-    file = folder / "report.html"
-    file.write_text(report.to_html(), encoding="utf-8")
-    opened = Opened(browser.new_page(**options), report)
-    tab = opened.tab
-    tab.on("console", lambda m: opened.complaints.append(m.text) if m.type in ("error", "warning") else None)
-    tab.on("pageerror", lambda error: opened.complaints.append(str(error)))
-    tab.on("dialog", lambda dialog: opened.complaints.append(dialog.message))
-    tab.on("request", lambda request: opened.requests.append(request.url))
-    tab.goto(file.as_uri())
-    tab.wait_for_selector(_READY, state="attached", timeout=120_000)
-    return opened
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +71,7 @@ def test_what_a_chart_leaves_out_is_told_below_it(deepseek: Opened) -> None:
 def test_what_is_printed_is_drawn_whole(browser: Browser, deepseek: Opened) -> None:
     tab = browser.new_page()
     tab.goto(deepseek.tab.url)
-    tab.wait_for_selector(_READY, state="attached", timeout=120_000)
+    tab.wait_for_selector(READY, state="attached", timeout=120_000)
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert tab.locator("#lanes svg, #roofline svg, #treemap svg").count() >= 3
     tab.close()
@@ -249,4 +223,16 @@ def test_hostile_names_do_nothing(browser: Browser, hostile: Report, tmp_path: P
     opened.tab.locator("#buffers tbody tr").first.click()
     assert "<script>" in opened.tab.locator("#life").inner_text()
     assert opened.complaints == []
+    opened.tab.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [("dense", "v6e:2x4"), ("oom", "v5e:2x4"), ("moe_jax012", "tpu7x:2x2x1"), ("qwen3_30b", None)],
+)
+def test_pages_of_other_modules_are_whole(
+    name: str, topology: str | None, browser: Browser, dump_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    opened = open_page(browser, load(dump_file(name), topology=topology), tmp_path)
+    check_whole(opened)
     opened.tab.close()
