@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Group, RenderableType
 
@@ -56,6 +56,9 @@ def _settings(diff: Diff, width: int) -> Iterator[RenderableType]:
 
 def setting(value: Any) -> str:
     """A setting's value; a dash where a side has none."""
+    if isinstance(value, dict):  # the mesh
+        axes = cast("dict[str, object]", value)
+        return " × ".join(f"{axis} {number}" for axis, number in axes.items()) or _NONE
     return _NONE if value is None else str(value)
 
 

@@ -60,6 +60,8 @@ class MemoryView(_Part, Memory):
 
         names = {"buffers": "buffers_at_peak", "families": "families_at_peak"}
         names |= {"temporaries": "largest_temporaries", "live": "live"}
+        if what not in names:
+            raise ValueError(f"there are no rows {what!r}: take {', '.join(names)}")
         return frame(self._rows("memory", names[what]), names[what])
 
     def __repr__(self) -> str:

@@ -187,3 +187,8 @@ def test_the_api_waits_for_nothing() -> None:
     script = "import hloscope as hs, sys; hs.__version__; print('LOADED', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert {"jax", "numpy", "pandas", "plotly", "IPython", "rich"}.isdisjoint(done.stdout.split())
+
+
+def test_rows_that_there_are_not(report):
+    with pytest.raises(ValueError, match="there are no rows 'x': take buffers, families, temporaries, live"):
+        report.memory.to_frame("x")

@@ -47,6 +47,16 @@ def test_the_figures_are_those_of_the_json(deepseek: Opened) -> None:
     assert deepseek.tab.locator("#figure-temp").inner_text() == "unknown"
 
 
+def test_no_chart_offers_to_send_what_it_shows(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    tab.wait_for_selector("#curve .modebar-btn", state="attached")
+    titles = tab.eval_on_selector_all(
+        ".modebar-btn", "all => all.map(e => e.dataset.title || e.ariaLabel || '')"
+    )
+    assert any("Download" in title for title in titles)
+    assert not [t for t in titles if re.search("share|cloud|upload|edit", t, re.IGNORECASE)]
+
+
 def test_what_is_far_from_the_window_waits(deepseek: Opened) -> None:
     """The page is of use with one chart drawn; the others are drawn as they are scrolled to."""
     tab = deepseek.tab

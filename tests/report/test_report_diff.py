@@ -320,3 +320,11 @@ def test_reports_of_an_hloscope_that_did_not_tell_its_rules_are_compared_whole(r
     for wrong in (3, "HS101", [3], None):
         with pytest.raises(UserError, match="no whole report"):
             side_of(base | {"rules": wrong}, "r")
+
+
+def test_the_mesh_is_told_in_words(report):
+    other = copy.deepcopy(report("dense"))
+    other["target"]["mesh"] = {"fsdp": 2, "expert": 4}
+    text = compare(side_of(report("dense"), "a"), side_of(other, "b")).to_text()
+    assert "fsdp 2 × expert 4" in text
+    assert "{" not in text

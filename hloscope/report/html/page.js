@@ -4,7 +4,14 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
-const calm = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+// Newer versions of plotly offer to upload a chart; a dump is nobody's business.
+const calm = {
+  displaylogo: false,
+  responsive: true,
+  showSendToCloud: false,
+  plotlyServerURL: "",
+  modeBarButtonsToRemove: ["select2d", "lasso2d"],
+};
 let chosen = null; // the buffer whose life is shown
 let kept = null; // the step that a click keeps
 
