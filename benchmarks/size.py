@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,16 +39,29 @@ def floor(data: bytes) -> tuple[float, int]:
     return min(times), sum(len(c.instructions) for c in whole.hlo_module.computations)
 
 
-def measure(name: str, data: bytes, form: str, folder: Path, rounds: int) -> None:
-    """Analyze a module in one form and print a line."""
-    parse, count = floor(data)
+def prepare(source: int | Path, alive: float, form: str, path: Path) -> tuple[float, int]:
+    """Write a module in one form, made of so many instructions or read from a file; its floor.
+
+    In a process of its own: the system counts to a child what its parent held when it was started.
+    """
+    if isinstance(source, int):
+        data = generate(source, alive=alive).SerializeToString()
+    else:
+        data = source.read_bytes()
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
     if form == "text":
-        path = folder / f"{name}.txt"
         with path.open("w", encoding="utf-8") as file:
             file.writelines(print_text(Module(protos.HloProto.FromString(data).hlo_module)))
     else:
-        path = folder / f"{name}.hlo.pb"
         path.write_bytes(data)
+    return floor(data)
+
+
+def measure(source: int | Path, alive: float, form: str, folder: Path, rounds: int) -> None:
+    """Analyze a module in one form and print a line."""
+    path = folder / ("module.txt" if form == "text" else "module.hlo.pb")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        parse, count = other.submit(prepare, source, alive, form, path).result()
     megabytes = path.stat().st_size / 1e6
     run = best(analyze(path), rounds)
     print(
@@ -73,15 +88,9 @@ def main() -> None:
     print(machine())
     print(HEAD)
     with TemporaryDirectory() as folder:
-        for path in given.file:
-            data = path.read_bytes()
-            data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        for source in (*given.file, *given.sizes):
             for form in given.forms:
-                measure(path.name.partition(".")[0], data, form, Path(folder), given.rounds)
-        for size in given.sizes:
-            data = generate(size, alive=given.alive).SerializeToString()
-            for form in given.forms:
-                measure(str(size), data, form, Path(folder), given.rounds)
+                measure(source, given.alive, form, Path(folder), given.rounds)
 
 
 if __name__ == "__main__":
