@@ -27,7 +27,12 @@ def widened_from(value: Instruction, index: int | None = None) -> Instruction | 
         if current.opcode == "fusion" and current.called_computations:
             root = current.called_computations[0].root
             callers.append(current)
-            current = root.operands[index] if root.opcode == "tuple" and index is not None else root
+            part = (
+                root.operands[index : index + 1] if root.opcode == "tuple" and index is not None else (root,)
+            )
+            if not part:
+                return None
+            (current,) = part
         elif current.opcode == "get-tuple-element":
             index, current = current.tuple_index, current.operands[0]
             if current.opcode not in ("fusion",):
@@ -38,7 +43,10 @@ def widened_from(value: Instruction, index: int | None = None) -> Instruction | 
                 return inner
             return None
         elif current.opcode == "parameter" and callers:
-            current = callers.pop().operands[current.proto.parameter_number]
+            given, number = callers.pop().operands, current.proto.parameter_number
+            if not 0 <= number < len(given):
+                return None  # a damaged call passes less than its body takes
+            current = given[number]
         elif current.opcode in _KEEPING and current.operands:
             current = current.operands[0]
         else:
