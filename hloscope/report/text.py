@@ -40,7 +40,7 @@ def render(report: Report, *, width: int, everything: bool = False, kernels: boo
         budgets(report.budgets),
         step_time(report.time, width, everything),
         _census(report, width, everything),
-        collectives(report.collectives.collectives, report.time.collectives, width, everything),
+        collectives(report, width, everything),
         step_kernels(report.kernels, width) if kernels else (),
         ragged_buffers(report.ragged_buffers, width),
         findings(report.findings, everything, report.held),

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from hloscope.analysis.collective_sizes import SizeClass, size_classes
 from hloscope.analysis.collectives import Collective
 from hloscope.analysis.step_time import GroupTime
+from hloscope.report.model import Report
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import indented, words
 from hloscope.units import UNKNOWN, count, duration, plural, size, where
@@ -16,10 +17,9 @@ from hloscope.units import UNKNOWN, count, duration, plural, size, where
 _SHOWN = 8
 
 
-def collectives(
-    found: Sequence[Collective], times: Sequence[GroupTime], width: int, everything: bool
-) -> Iterator[RenderableType]:
-    """A line for each kind; times where any is known."""
+def collectives(report: Report, width: int, everything: bool) -> Iterator[RenderableType]:
+    """A line for each kind; times where any is known, else why none is."""
+    found, times = report.collectives.collectives, report.time.collectives
     payload = "payload: the larger of operand and result, of all runs in one step on one device"
     yield words(("Collectives", "bold"), (f"  {payload}", "dim"))
     if not found:
@@ -44,12 +44,26 @@ def collectives(
     if all(t.seconds is None for t in times):
         del columns[8:10]
         rows = [row[:8] + row[10:] for row in rows]
+        if reason := _untimed(report):
+            yield indented(words((f"no times: {reason}", "dim")))
     yield table(columns, rows, width)
     rest = len(found) - len(shown)
     if rest:
         yield indented(words((f"{plural(rest, 'more kind')} with --all", "dim")))
     if everything:
         yield from _sizes(size_classes(found), width)
+
+
+def _untimed(report: Report) -> str | None:
+    """Why collectives have no time on the wire (`analysis/wire_place.py`); None off TPUs, which no model is of."""
+    target = report.target
+    if target.platform not in ("tpu", None):
+        return None
+    if target.chip is None:
+        return "the chip is unknown; --topology names it"
+    if not report.module.proto.device_assignment.computation_devices:
+        return "which device runs which part stands in the *.hlo.pb alone"
+    return f"where the devices stand is unknown{'' if target.topology else '; --topology names it'}"
 
 
 def _row(collective: Collective, time: GroupTime) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hloscope.hlo import HloFile
-from hloscope.report.build import build_report
+from hloscope.report.build import build_report, load
 from hloscope.report.target import Opened
 
 
@@ -57,3 +57,26 @@ def test_figures_of_a_user_stand_in_the_report(shared_dump: Callable[[str], HloF
     own = report_of(shared_dump("dense"), topology="v6e:2x4")
     assert given["time"]["by_bound"]["bandwidth"] > 1.9 * own["time"]["by_bound"]["bandwidth"]
     assert "mine.toml" in given["time"]["model"]
+
+
+DENSE = Path(__file__).parents[1] / "data" / "qwen3_0p6b_dense.hlo.pb.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "said"),
+    [
+        (DENSE.name, None, "no times: the chip is unknown; --topology names it"),
+        (DENSE.name, "v6e:2x4", None),
+        (DENSE.name, "v6e:1x1", "no times: where the devices stand is unknown"),
+        (
+            "qwen3_0p6b_dense.txt.gz",
+            "v6e:2x4",
+            "no times: which device runs which part stands in the *.hlo.pb alone",
+        ),
+    ],
+)
+def test_collectives_without_a_time_say_why(name: str, topology: str | None, said: str | None) -> None:
+    text = load(DENSE.with_name(name), topology=topology).to_text(width=120)
+    section = text[text.index("\nCollectives ") :]
+    assert ("no times:" in section) == (said is not None)
+    assert said is None or said in section
