@@ -18,24 +18,20 @@ Two models, neither of which knows a TPU at work:
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _static
+from _static import CHIPS, EFFICIENCY, Chip, spills
+
+import hloscope_kernels
 from hloscope.analysis.kernel_time import bundles_of
-from hloscope.analysis.machine_code import MachineCode, read_machine_code
-from hloscope.capture.kernels import DUMP_FLAGS
+from hloscope.analysis.machine_code import MachineCode
 
 ROWS, VALID = 225_280, 126_156
-EFFICIENCY = 0.75
-WORKER = Path(__file__).with_name("static_worker.py")
 OPERATIONS = ("glu_rows", "glu_rows_bwd", "unsort_bwd_rows")
 # Bytes that a row moves: columns read and written, bfloat16, and the float32 numbers per row.
 ROW_BYTES = {
@@ -44,6 +40,7 @@ ROW_BYTES = {
     "unsort_bwd_rows": 2 * 3 * 4_096 + 2 * 4,
 }
 COLUMNS = {"unsort_bwd_rows": 4_096}
+WIDTHS = {"glu_rows": 1_024, "glu_rows_bwd": 1_024, "unsort_bwd_rows": 4_096}
 # Published times on v6e in ms: XLA at the full buffer, the published kernel at 126,156 valid rows.
 PUBLISHED = {"glu_rows": (1.08, 0.61), "glu_rows_bwd": (1.92, 1.02), "unsort_bwd_rows": (4.71, 2.61)}
 AIMS = {"glu_rows": 1.75, "glu_rows_bwd": 1.85, "unsort_bwd_rows": 1.80}
@@ -63,25 +60,6 @@ SEARCH: dict[str, list[dict[str, int]]] = {
         for columns in (512, 1024, 2048)
         for tile_rows in (16, 32, 64, 128)
     ],
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chip:
-    """Clock in Hz and HBM bandwidth in bytes/s of one core.
-
-    Source: the clock of the compiler's own scheduler dump; bandwidths as published by the vendor, for
-    tpu7x as the compiler's cost model has it.
-    """
-
-    topology: str
-    clock: float
-    bandwidth: float
-
-
-CHIPS = {
-    "v6e": Chip(topology="v6e:2x2", clock=1.75e9, bandwidth=1.638e12),
-    "tpu7x": Chip(topology="tpu7x:2x2x1", clock=1.9e9, bandwidth=3.686e12),
 }
 
 
@@ -109,47 +87,6 @@ class Cost:
         return "DMA" if self.transfer / EFFICIENCY >= self.compute else "bundles"
 
 
-def compile_cases(chip: Chip, cases: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
-    """Compile the cases in a process of its own, with the machine code dumped into `folder`."""
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "TPU_SKIP_MDS_QUERY": "1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "LIBTPU_INIT_ARGS": " ".join(DUMP_FLAGS).format(folder=folder),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    run = subprocess.run(
-        [sys.executable, str(WORKER), chip.topology, str(folder)],
-        input="\n".join(map(json.dumps, cases)),
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if run.returncode:
-        sys.exit(run.stderr)
-    lines = run.stdout.splitlines()
-    return [json.loads(line.removeprefix("CASE ")) for line in lines if line.startswith("CASE ")]
-
-
-def program_of(answer: dict[str, Any]) -> MachineCode:
-    """The largest program of a case: around it there are only scalars."""
-    programs = [code for file in answer["files"] if (code := read_listing(Path(file))) is not None]
-    return max(programs, key=lambda code: bundles_of(code.outside)[0])
-
-
-def read_listing(bundles: Path) -> MachineCode | None:
-    """The machine code in a `*-final_bundles.txt`; the utilization table lies beside it."""
-    stem = bundles.name.split("-02-")[0]
-    (table,) = bundles.parent.glob(f"{stem}-00-final_hlo-static*")
-    return read_machine_code(bundles.read_text(errors="replace"), table.read_text(errors="replace"))
-
-
-def spills(code: MachineCode) -> int:
-    """Instructions that reload or put away vector registers."""
-    return (code.fills or 0) + (code.spills or 0)
-
-
 def xla_cost(answer: dict[str, Any], code: MachineCode, chip: Chip) -> Cost:
     """A fusion's trips are in its window config; what its loop's exit test names counts pipeline stages too."""
     bounds = re.findall(r'"iteration_bounds":\[([^\]]*)\]', answer["hlo"])
@@ -163,19 +100,30 @@ def xla_cost(answer: dict[str, Any], code: MachineCode, chip: Chip) -> Cost:
     )
 
 
+def parts_of_a_row(operation: str, blocks: dict[str, int]) -> int:
+    """Column blocks."""
+    return math.ceil(COLUMNS.get(operation, 1) / blocks.get("columns", COLUMNS.get(operation, 1)))
+
+
+def step_bytes(operation: str, blocks: dict[str, int]) -> float:
+    """Bytes that one grid step reads and writes."""
+    return blocks["rows"] * ROW_BYTES[operation] / parts_of_a_row(operation, blocks)
+
+
 def kernel_cost(answer: dict[str, Any], code: MachineCode, chip: Chip, valid: int) -> Cost:
     """Per grid step its own bundles and the tiles'; loops that zero the tail of limit's block run once in a call."""
     blocks, operation = answer["used"], answer["operation"]
     row_blocks = math.ceil(valid / blocks["rows"])
-    column_blocks = math.ceil(COLUMNS.get(operation, 1) / blocks.get("columns", COLUMNS.get(operation, 1)))
+    column_blocks = parts_of_a_row(operation, blocks)
     steps = row_blocks * column_blocks
     (grid_loop,) = code.loops
-    bundles = steps * bundles_of(grid_loop)[0] + code.outside.bundles
-    step_bytes = blocks["rows"] * ROW_BYTES[operation] / column_blocks
+    # Cores that run one program share the steps.
+    bundles = steps / chip.cores * bundles_of(grid_loop)[0] + code.outside.bundles
+    moved = step_bytes(operation, blocks)
     return Cost(
-        transfer=steps * step_bytes / chip.bandwidth,
+        transfer=steps * moved / chip.bandwidth,
         compute=bundles / chip.clock,
-        unhidden=step_bytes / chip.bandwidth,
+        unhidden=moved / chip.bandwidth,
     )
 
 
@@ -186,14 +134,13 @@ def print_table(name: str, chip: Chip) -> None:
         for operation in OPERATIONS
         for by in ("xla", "kernel", "valid_rows")
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        answers = compile_cases(chip, cases, Path(folder))
-        codes = [program_of(answer) for answer in answers]
+    answers = _static.compiled(chip, cases)
     print(f"\n{name}: {ROWS:,} rows, {VALID:,} valid; times in ms")
     print(f"{'':28}{'spills':>7}{'DMA':>8}{'bundles':>9}{'bound':>9}{'overlap':>9}{'x XLA':>7}", end="")
     print(f"{'serial':>8}{'x XLA':>7}{'full':>7}  blocks")
     plain = Cost(transfer=0, compute=0, unhidden=0)
-    for answer, code in zip(answers, codes, strict=True):
+    for answer in answers:
+        code = answer["code"]
         if answer["by"] == "xla":
             plain = cost = full = xla_cost(answer, code, chip)
         else:
@@ -216,28 +163,48 @@ def print_table(name: str, chip: Chip) -> None:
             )
 
 
-def print_search(operation: str, name: str, chip: Chip) -> None:
-    """Every candidate, best first; those that spill last."""
+def search(operation: str, chip: Chip) -> dict[str, Any]:
+    """Every candidate, best first, those that spill last; returns the first as a line of the operation's table."""
     cases = [{"operation": operation, "by": "kernel", "blocks": blocks} for blocks in SEARCH[operation]]
-    with tempfile.TemporaryDirectory() as folder:
-        answers = compile_cases(chip, cases, Path(folder))
-        found = [(answer, program_of(answer)) for answer in answers if answer["error"] is None]
-    costs = [(spills(code), kernel_cost(answer, code, chip, VALID), answer["used"]) for answer, code in found]
-    print(f"\n{name} {operation}: overlap and serial in ms")
-    for spilt, cost, blocks in sorted(costs, key=lambda row: (row[0] > 0, row[1].overlap, row[1].serial)):
-        print(f"  {cost.overlap * 1e3:7.3f} {cost.serial * 1e3:7.3f}  spills {spilt:4}  {blocks}")
+    found = [
+        answer
+        for answer in _static.compiled(chip, cases)
+        if answer["code"] is not None and 2 * step_bytes(operation, answer["used"]) <= answer["window_bytes"]
+    ]
+    costs = [(spills(a["code"]), kernel_cost(a, a["code"], chip, VALID), a["used"]) for a in found]
+    # Within a hundredth of the least time the fewest bundles win: how much transfers hide is a model's word.
+    least = min(cost.overlap for spilt, cost, _ in costs if not spilt)
+    costs.sort(key=lambda row: (row[0] > 0, row[1].overlap > 1.01 * least, row[1].compute))
+    print(f"\n{chip.name} {operation}: overlap, serial and bundles in ms")
+    for spilt, cost, blocks in costs:
+        print(
+            f"  {cost.overlap * 1e3:7.3f} {cost.serial * 1e3:7.3f} {cost.compute * 1e3:7.3f}"
+            f"  spills {spilt:4}  {blocks}"
+        )
+    spilt, cost, blocks = costs[0]
+    figures = {
+        "problem": [ROWS, VALID, WIDTHS[operation]],
+        "spills": spilt,
+        "overlap_ms": round(cost.overlap * 1e3, 3),
+        "bundles_ms": round(cost.compute * 1e3, 3),
+    }
+    return _static.line_of(chip, operation, 2, blocks | figures)
 
 
 def main() -> None:
     """Print the table, or a search."""
     parser = argparse.ArgumentParser(description="Static cost of the row kernels")
-    parser.add_argument("--targets", nargs="+", choices=CHIPS, default=list(CHIPS))
-    parser.add_argument("--search", choices=OPERATIONS)
+    parser.add_argument("--targets", nargs="+", choices=CHIPS, default=["v6e", "tpu7x"])
+    parser.add_argument("--search", nargs="+", choices=OPERATIONS, help="compare block sizes")
+    parser.add_argument("--write", action="store_true", help="keep what the search found in blocks.toml")
     arguments = parser.parse_args()
     for name in arguments.targets:
-        if arguments.search:
-            print_search(arguments.search, name, CHIPS[name])
-        else:
+        for operation in arguments.search or []:
+            found = search(operation, CHIPS[name])
+            if arguments.write:
+                folder = operation.removesuffix("_bwd") if operation.startswith("glu") else operation
+                _static.keep(Path(*hloscope_kernels.__path__, folder, "blocks.toml"), [found])
+        if not arguments.search:
             print_table(name, CHIPS[name])
 
 

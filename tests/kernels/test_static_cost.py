@@ -20,17 +20,16 @@ def static(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.tpu_compile
 @pytest.mark.parametrize("target", ["v6e", "tpu7x"])
-def test_kernels_are_bound_by_memory_and_do_not_spill(static: Any, target: str, tmp_path: Path) -> None:
+def test_kernels_are_bound_by_memory_and_do_not_spill(static: Any, target: str) -> None:
     chip = static.CHIPS[target]
     cases = [
         {"operation": operation, "by": by, "blocks": None}
         for operation in static.OPERATIONS
         for by in ("kernel", "valid_rows")
     ]
-    answers = static.compile_cases(chip, cases, tmp_path)
     costs: dict[tuple[str, str], Any] = {}
-    for answer in answers:
-        code = static.program_of(answer)
+    for answer in importlib.import_module("_static").compiled(chip, cases):
+        code = answer["code"]
         operation, by = answer["operation"], answer["by"]
         partly, full = (static.kernel_cost(answer, code, chip, rows) for rows in (static.VALID, static.ROWS))
         costs[operation, by] = partly
@@ -42,3 +41,24 @@ def test_kernels_are_bound_by_memory_and_do_not_spill(static: Any, target: str, 
         assert full.overlap <= 1.01 * static.ROWS * moved, (operation, by)
     for operation in static.OPERATIONS:
         assert costs[operation, "valid_rows"].overlap <= 1.05 * costs[operation, "kernel"].overlap
+
+
+@pytest.mark.tpu_compile
+def test_grouped_matmuls_in_parts_do_not_spill_and_do_not_stay_behind_xla(static: Any) -> None:
+    ragged = importlib.import_module("ragged_static")
+    chip = static.CHIPS["tpu7x"]
+    shape = "K=N=2048 G=32"
+    cases = [
+        {"operation": operation, "by": by, "blocks": None, "shape": shape}
+        for operation in ("dot", "contraction")
+        for by in ("xla", "kernel")
+    ]
+    rows: dict[tuple[str, str], Any] = {}
+    for answer in importlib.import_module("_static").compiled(chip, cases):
+        rows[answer["operation"], answer["by"]] = ragged.row_of(answer, chip)
+    kernel = rows["dot", "kernel"].step
+    assert kernel.part == 512
+    assert (kernel.fills, kernel.spills) == (0, 0)
+    assert kernel.always + kernel.multiply <= 1.01 * rows["dot", "kernel"].matrix
+    for operation in ("dot", "contraction"):
+        assert rows[operation, "kernel"].total <= rows[operation, "xla"].total

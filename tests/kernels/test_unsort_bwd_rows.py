@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax.experimental.pallas import tpu as pltpu
 from row_cases import bits, every_bfloat16, limits, normal, with_dead_rows, written_rows
 
@@ -128,6 +130,38 @@ def test_uninitialised_memory_does_not_come_through():
     assert np.isnan(np.asarray(weighted[BLOCK:], np.float32)).all()
 
 
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(rows=st.integers(1, ROWS), hidden=st.sampled_from([1, 100, 128, 256, 300]), limit=st.integers(0, ROWS))
+def test_any_shape(rows, hidden, limit):
+    limit = min(limit, rows)
+    gradient, y, weights = (
+        with_dead_rows(normal(seed, shape, jnp.bfloat16), limit)
+        for seed, shape in enumerate([(rows, hidden), (rows, hidden), (rows,)])
+    )
+    written = written_rows(rows, limit, BLOCK)
+    weighted, dots = interpreted(gradient, y, weights, limit)
+    plain, _ = reference(gradient, y, weights, limit)
+    np.testing.assert_array_equal(bits(weighted[:written]), bits(plain[:written]))
+    exact, tolerance = dots_in_float64(gradient, y, limit)
+    assert np.all(np.abs(np.asarray(dots)[:limit] - exact) <= tolerance)
+    assert not np.asarray(dots)[limit:written].any()
+
+
+@pytest.mark.parametrize("limit_axis", [None, 0])
+def test_vmap(limit_axis):
+    gradient, y, weights = (value[:300] for value in operands(256, jnp.bfloat16, 300))
+    limit = jnp.int32(200) if limit_axis is None else jnp.array([200, 0])
+
+    def both(implementation):
+        call = partial(unsort_bwd_rows, implementation=implementation)
+        batch = (jnp.stack([value, -value]) for value in (gradient, y, weights))
+        return jax.jit(jax.vmap(call, (0, 0, 0, limit_axis)))(*batch, limit)
+
+    (weighted, dots), (plain, plain_dots) = both("interpret"), both("xla")
+    np.testing.assert_array_equal(bits(weighted), bits(plain))
+    np.testing.assert_allclose(dots, plain_dots, rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("weight", [1.0, -0.0, 1e-40, np.inf, np.nan])
 def test_every_bfloat16_as_the_gradient(weight):
     gradient = every_bfloat16()
@@ -201,4 +235,4 @@ def test_blocks_fit_vmem(vmem):
             assert blocks.rows % 128 == 0
             assert blocks.columns % 128 == 0
             assert 2 * 3 * blocks.rows * blocks.columns * 4 <= chip.window_bytes
-    assert blocks_for(QWEN35_397B.rows, 4096, 2, V6E).columns == 1024
+    assert blocks_for(QWEN35_397B.rows, 4096, 2, V6E).columns == 2048

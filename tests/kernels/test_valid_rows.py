@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental.pallas import tpu as pltpu
-from row_cases import bits, limits, normal, with_dead_rows, written_rows
+from row_cases import bits, every_bfloat16, limits, normal, with_dead_rows, written_rows
 from wide_oracle import evaluate_wide
 
 from hloscope_kernels import glu_rows, glu_rows_bwd, unsort_bwd_rows, valid_rows
@@ -229,6 +229,35 @@ def test_any_shape(rows, width, limit, tile):
         interpreted(function, [x, v], limit, tile=tile), reference(function, [x, v], limit), strict=True
     ):
         assert_same(got[:written], want[:written], exact=False)
+
+
+@pytest.mark.parametrize("limit_axis", [None, 0])
+def test_vmap(limit_axis):
+    x, y = operands_of(matrices(WIDTH, WIDTH), ROWS)
+    limit = jnp.int32(200) if limit_axis is None else jnp.array([200, 0])
+
+    def batched(implementation):
+        def one(x, y, limit):
+            return valid_rows(lambda x, y: x * y + 1, limit, implementation=implementation)(x, y)
+
+        return jax.jit(jax.vmap(one, (0, 0, limit_axis)))(jnp.stack([x, -x]), jnp.stack([y, y]), limit)
+
+    got, want = batched("interpret"), batched("xla")
+    for example, valid in enumerate(np.broadcast_to(limit, 2)):
+        np.testing.assert_array_equal(bits(got[example, :valid]), bits(want[example, :valid]))
+
+
+@pytest.mark.parametrize("gate", ["silu", "gelu"])
+def test_every_bfloat16_as_the_gate(gate):
+    gates = every_bfloat16()
+    fused = jnp.concatenate([gates, jnp.full_like(gates, 1.5)], axis=1)
+    act = {"silu": jax.nn.silu, "gelu": jax.nn.gelu}[gate]
+
+    def function(fused):
+        return act(fused[:, :128]) * fused[:, 128:]
+
+    (got,), (want,) = interpreted(function, [fused], 512), reference(function, [fused], 512)
+    np.testing.assert_array_equal(bits(got), bits(want))
 
 
 def test_what_two_results_share_is_computed_side_by_side():

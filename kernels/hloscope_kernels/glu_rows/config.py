@@ -1,11 +1,18 @@
-"""Block sizes of `glu_rows`: data, found by the search of `benchmarks/kernels_static.py --search`."""
+"""Block sizes of `glu_rows`: `blocks.toml`, found by `benchmarks/kernels_static.py --search --write`.
+
+What was found at mlp = 1024 is kept for other widths: the tile, and the bytes of a block, so that wider rows get
+fewer of them. A chip or dtype that was not searched takes what its nearest neighbour has.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hloscope_kernels.chip import Chip
+from hloscope_kernels.searched import nearest
 
+TABLE = Path(__file__).with_name("blocks.toml")
 _LANES = 128
 
 
@@ -32,7 +39,7 @@ class _Wish:
       step_bytes: bytes that one grid step reads and writes: enough to hide HBM's latency, few enough
         that the first fetch and the last write, which nothing hides, and the rows between limit and
         the end of its block cost little.
-      tile_rows, tile_columns: the largest tile without spills.
+      tile_rows, tile_columns: the tile with the fewest bundles among those without spills.
     """
 
     step_bytes: int
@@ -40,24 +47,31 @@ class _Wish:
     tile_columns: int
 
 
-# At mlp = 1024 in bfloat16: blocks of 512 rows.
-_FORWARD = _Wish(step_bytes=3 << 20, tile_rows=128, tile_columns=256)
-_BACKWARD = _Wish(step_bytes=5 << 20, tile_rows=16, tile_columns=512)
-
-
 def forward_blocks(rows: int, mlp: int, itemsize: int, chip: Chip) -> Blocks:
     """Blocks for the forward kernel: it reads 2 * mlp and writes mlp columns a row."""
-    return _fit(_FORWARD, rows, _padded(2 * mlp) + _padded(mlp), itemsize, chip)
+    return _fit(_wish("glu_rows", itemsize, chip), rows, _padded(2 * mlp) + _padded(mlp), itemsize, chip)
 
 
 def backward_blocks(rows: int, mlp: int, itemsize: int, chip: Chip) -> Blocks:
     """Blocks for the backward kernel: it reads 3 * mlp and writes 2 * mlp columns a row."""
-    return _fit(_BACKWARD, rows, 2 * _padded(2 * mlp) + _padded(mlp), itemsize, chip)
+    return _fit(
+        _wish("glu_rows_bwd", itemsize, chip), rows, 2 * _padded(2 * mlp) + _padded(mlp), itemsize, chip
+    )
 
 
 def widest_mlp(itemsize: int, chip: Chip) -> int:
     """The widest mlp of which two windows of 16 rows of each operand fit the chip's VMEM."""
     return chip.window_bytes // (2 * 16 * itemsize * 5) // _LANES * _LANES
+
+
+def _wish(operation: str, itemsize: int, chip: Chip) -> _Wish:
+    line = nearest(TABLE, operation, chip, itemsize)
+    mlp, moved = line["problem"][2], 3 if operation == "glu_rows" else 5
+    return _Wish(
+        step_bytes=line["rows"] * mlp * moved * line["itemsize"],
+        tile_rows=line["tile_rows"],
+        tile_columns=line["tile_columns"],
+    )
 
 
 def _fit(wish: _Wish, rows: int, columns: int, itemsize: int, chip: Chip) -> Blocks:

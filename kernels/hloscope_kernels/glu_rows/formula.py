@@ -30,22 +30,33 @@ def glu(gate: jax.Array, up: jax.Array, activation: Activation, dtype: Any) -> j
 
 
 def glu_gradient(
-    gate: jax.Array, up: jax.Array, gradient: jax.Array, activation: Activation, dtype: Any
+    gate: jax.Array,
+    up: jax.Array,
+    gradient: jax.Array,
+    activation: Activation,
+    dtype: Any,
+    slow: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """(d_gate, d_up) for the gradient of `glu`, all float32 and of one shape.
 
     A zero never keeps its sign: automatic differentiation adds the two halves after padding them
-    with zeros, and -0 + 0 is +0.
+    with zeros, and -0 + 0 is +0. `slow` is `slow_part` of the same gate, where it was computed before.
     """
     by_activation = gradient * up
     if activation == "silu":
         # Negated from end to end and taken from 0 last: that turns -0 to +0 in one operation.
-        sigmoid = _sigmoid(gate)
+        sigmoid = _sigmoid(gate) if slow is None else slow
         minus_gate = -gate
         by_sigmoid = (minus_gate * by_activation) * (sigmoid * (1.0 - sigmoid))
         return 0.0 - (by_sigmoid - by_activation * sigmoid), 0.0 - gradient * (minus_gate * sigmoid)
     activated, pullback = cast("tuple[jax.Array, Any]", jax.vjp(partial(_gelu, dtype=dtype), gate))
     return _unsigned_zero(pullback(by_activation)[0]), _unsigned_zero(gradient * activated)
+
+
+def slow_part(gate: jax.Array, activation: Activation) -> jax.Array | None:
+    """What of `glu_gradient` waits for exponentials and depends on the gate alone, to be computed ahead; None where
+    nothing is worth it."""
+    return _sigmoid(gate) if activation == "silu" else None
 
 
 def _activate(x: jax.Array, activation: Activation, dtype: Any) -> jax.Array:

@@ -21,9 +21,12 @@ from jax.experimental.pallas import tpu as pltpu
 
 from hloscope_kernels.chip import Chip
 from hloscope_kernels.glu_rows.config import Blocks
-from hloscope_kernels.glu_rows.formula import Activation, glu, glu_gradient
+from hloscope_kernels.glu_rows.formula import Activation, glu, glu_gradient, slow_part
 from hloscope_kernels.row_grid import RowGrid, zero_tail
 from hloscope_kernels.varying import output, varying_alike
+
+# Numbers that wait in registers from one tile to the next: 16 of the 64 registers. More would spill.
+_MOST_AHEAD = 16 * 1024
 
 
 def glu_rows_kernel(
@@ -154,18 +157,36 @@ def _backward(
     grid: RowGrid,
 ) -> None:
     mlp = gradient.shape[1]
+    columns = [(at, min(at + blocks.tile_columns, mlp)) for at in range(0, mlp, blocks.tile_columns)]
 
-    def tile(rows: Any, start: int, stop: int) -> None:
-        gate = fused[rows, start:stop].astype(jnp.float32)
-        up = fused[rows, mlp + start : mlp + stop].astype(jnp.float32)
-        d_glu = gradient[rows, start:stop].astype(jnp.float32)
-        d_gate, d_up = glu_gradient(gate, up, d_glu, activation, dtype)
-        out[rows, start:stop] = d_gate.astype(out.dtype)
-        out[rows, mlp + start : mlp + stop] = d_up.astype(out.dtype)
+    def ahead(rows: Any) -> list[Any]:
+        if blocks.tile_rows * mlp > _MOST_AHEAD:
+            return [None] * len(columns)
+        return [slow_part(fused[rows, start:stop].astype(jnp.float32), activation) for start, stop in columns]
+
+    def tiles(rows: Any, slow: list[Any]) -> None:
+        for (start, stop), known in zip(columns, slow, strict=True):
+            gate = fused[rows, start:stop].astype(jnp.float32)
+            up = fused[rows, mlp + start : mlp + stop].astype(jnp.float32)
+            d_glu = gradient[rows, start:stop].astype(jnp.float32)
+            d_gate, d_up = glu_gradient(gate, up, d_glu, activation, dtype, known)
+            out[rows, start:stop] = d_gate.astype(out.dtype)
+            out[rows, mlp + start : mlp + stop] = d_up.astype(out.dtype)
 
     def block(first_row: Any, valid_rows: Any) -> None:
         del first_row
-        _for_each_tile(mlp, blocks, tile)
+        count = blocks.rows // blocks.tile_rows
+
+        def at(index: Any) -> Any:
+            return pl.ds(pl.multiple_of(index * blocks.tile_rows, blocks.tile_rows), blocks.tile_rows)
+
+        def step(index: Any, slow: list[Any]) -> list[Any]:
+            # The next tile's exponentials run while this one is multiplied; the last one's are computed twice.
+            following = ahead(at(jnp.minimum(index + 1, count - 1)))
+            tiles(at(index), slow)
+            return following
+
+        lax.fori_loop(0, count, step, ahead(at(0)))
         zero_tail(out, valid_rows, blocks.tile_rows)
 
     grid.visit(schedule, block)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import jax
+import jax.numpy as jnp
 
-from hloscope_kernels.chip import tpu_chip
+from hloscope_kernels.chip import Chip, tpu_chip
 from hloscope_kernels.ragged_dot import tokamax
-from hloscope_kernels.ragged_dot.tiles import ROW_TILE, parts
+from hloscope_kernels.ragged_dot.tiles import ROW_TILE, ElementBytes, parts, row_tile
 
 Implementation = Literal["auto", "xla", "pallas_tpu", "pallas_gpu", "tokamax"]
 Operation = Literal["dot", "transposed", "contraction"]
@@ -189,11 +190,16 @@ def _no_tpu(problem: Problem, device: str, interpret: bool) -> str | None:
         )
     if chip is not None and chip.generation not in ROW_TILE:
         return f"it has no tiles for {device}"
-    tile = min(ROW_TILE.values()) if chip is None else ROW_TILE[chip.generation]
+    tile = min(ROW_TILE.values()) if chip is None else _tile(problem, chip)
     steps = parts(problem.m, tile) + problem.groups + 1
     if steps > _MOST_STEPS:
         return f"{problem.m} rows and {problem.groups} groups take {steps} steps, SMEM holds {_MOST_STEPS}"
     return None
+
+
+def _tile(problem: Problem, chip: Chip) -> int:
+    lhs, rhs, out = (jnp.dtype(dtype).itemsize for dtype in problem.dtypes)
+    return row_tile(chip, problem.operation, ElementBytes(lhs=lhs, rhs=rhs, out=out), problem.k)
 
 
 def _no_gpu(device: str, interpret: bool) -> str | None:

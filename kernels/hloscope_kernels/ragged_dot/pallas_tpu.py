@@ -5,6 +5,9 @@ twice, a tile without rows of a group held here once, to be zeroed, and then nei
 The output tile stays in VMEM from one visit to the next, so the visit dimension must run in order on one core
 (`arbitrary`); columns of the output may be split over cores (`parallel`). Rows are kept apart by select, never by
 multiplying, so a NaN in a row that no group owns reaches no result. Sums are in float32, rounded once.
+
+Within a step a loop may go over parts of the product (`Tiles.part`): smaller parts keep the sums in registers,
+larger ones keep the matrix unit busier between the parts. `tiles.toml` has what was found best where.
 """
 
 # jax's own signatures leave the types of devices and shardings open.
@@ -12,6 +15,7 @@ multiplying, so a NaN in a row that no group owns reaches no result. Sums are in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -52,11 +56,20 @@ def dot(
     m, k = lhs.shape
     groups, n = rhs.shape[0], rhs.shape[1 if transposed else 2]
     element = _element_bytes(lhs, rhs, out_dtype)
-    tiles = tiles or dot_tiles(tpu_chip() or V6E, element, m=m, k=k, n=n, groups=groups)
+    tiles = tiles or dot_tiles(
+        tpu_chip() or V6E, element, m=m, k=k, n=n, groups=groups, transposed=transposed
+    )
     grid = (pl.cdiv(n, tiles.outer), pl.cdiv(m, tiles.rows) + groups + 1, pl.cdiv(k, tiles.inner))
     windows = _dot_windows(tiles, grid[2], transposed)
     call = pl.pallas_call(
-        partial(_dot_kernel, k=k, transposed=transposed, precision=precision, merge=_merge_dtype(out_dtype)),
+        partial(
+            _dot_kernel,
+            k=k,
+            part=tiles.part or tiles.outer,
+            transposed=transposed,
+            precision=precision,
+            merge=_merge_dtype(out_dtype),
+        ),
         out_shape=output((m, n), out_dtype, like=lhs),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=5,
@@ -183,6 +196,7 @@ def _dot_kernel(
     out: Any,
     *sums: Any,
     k: int,
+    part: int,
     transposed: bool,
     precision: Any,
     merge: Any,
@@ -192,31 +206,38 @@ def _dot_kernel(
     last_group = edges.shape[0] - 3
     real = s < edges[last_group + 2]
     dead = (group[s] == 0) | (group[s] == last_group)
-    mine = _rows_between(out.shape, tile[s] * out.shape[0], edges[group[s]], edges[group[s] + 1])
+    mine = partial(
+        _rows_between, first=tile[s] * out.shape[0], start=edges[group[s]], end=edges[group[s] + 1]
+    )
 
-    def keep(value: jax.Array) -> None:
-        out[...] = jnp.where(mine, value.astype(merge), out[...].astype(merge)).astype(out.dtype)
+    def keep(columns: Any, value: jax.Array) -> None:
+        before = out[:, columns].astype(merge)
+        out[:, columns] = jnp.where(mine(value.shape), value.astype(merge), before).astype(out.dtype)
 
     @pl.when(real & dead & (i == k_tiles - 1))
     def _() -> None:
-        keep(jnp.zeros(out.shape, merge))
+        keep(slice(None), jnp.zeros(out.shape, merge))
 
-    @pl.when(real & ~dead)
-    def _() -> None:
-        x, w = _cut(lhs[...], rhs[...], i, k=k, transposed=transposed)
+    def multiply(columns: Any) -> None:
+        weights = rhs[columns, :] if transposed else rhs[:, columns]
+        x, w = _cut(lhs[...], weights, i, k=k, transposed=transposed)
         contract = ((1,), (1 if transposed else 0,))
         product = lax.dot_general(
             x, w, (contract, ((), ())), precision=precision, preferred_element_type=jnp.float32
         )
         if not sums:
-            keep(product)
+            keep(columns, product)
             return
         (total,) = sums
-        total[...] = jnp.where(i == 0, product, total[...] + product)
+        total[:, columns] = jnp.where(i == 0, product, total[:, columns] + product)
 
         @pl.when(i == k_tiles - 1)
         def _() -> None:
-            keep(total[...])
+            keep(columns, total[:, columns])
+
+    @pl.when(real & ~dead)
+    def _() -> None:
+        _for_each_part(out.shape[1], part, multiply)
 
 
 def _contraction_kernel(
@@ -242,6 +263,19 @@ def _contraction_kernel(
     @pl.when((s == steps - 1) | (group[jnp.minimum(s + 1, steps - 1)] != group[s]))
     def _() -> None:
         out[...] = total[...].astype(out.dtype)
+
+
+def _for_each_part(width: int, part: int, body: Callable[[Any], None]) -> None:
+    """`body` with the columns of each part, in a loop; `part` divides the width."""
+    if part >= width:
+        body(slice(None))
+        return
+
+    def step(index: Any, carry: Any) -> Any:
+        body(pl.ds(pl.multiple_of(index * part, part), part))
+        return carry
+
+    lax.fori_loop(0, width // part, step, ())
 
 
 def _cut(x: jax.Array, w: jax.Array, i: Any, *, k: int, transposed: bool) -> tuple[jax.Array, jax.Array]:

@@ -1,16 +1,18 @@
-"""Block sizes of `unsort_bwd_rows`: data, found by the search of `benchmarks/kernels_static.py --search`."""
+"""Block sizes of `unsort_bwd_rows`: `blocks.toml`, found by `benchmarks/kernels_static.py --search --write`.
+
+A chip or dtype that was not searched takes what its nearest neighbour has.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from hloscope_kernels.chip import Chip
 from hloscope_kernels.lanes import LANES
+from hloscope_kernels.searched import nearest
 
-# Rows of a block where the buffer has as many: one (8, 128) register of per-row numbers.
-_ROWS = 8 * LANES
-_MOST_COLUMNS = 1024
-_TILE_ROWS = 32
+TABLE = Path(__file__).with_name("blocks.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +32,10 @@ class Blocks:
 
 def blocks_for(rows: int, hidden: int, itemsize: int, chip: Chip) -> Blocks:
     """Blocks for buffers [rows, hidden]: as few of equal width as two windows of all three allow."""
-    block_rows = min(_ROWS, -(-rows // LANES) * LANES)
+    line = nearest(TABLE, "unsort_bwd_rows", chip, itemsize)
+    block_rows = min(line["rows"], -(-rows // LANES) * LANES)
     room = chip.window_bytes // (2 * 3 * block_rows * itemsize)
-    most = max(LANES, min(_MOST_COLUMNS, room // LANES * LANES))
+    most = max(LANES, min(line["columns"], room // LANES * LANES))
     count = -(-hidden // most)
-    return Blocks(rows=block_rows, columns=-(-hidden // (count * LANES)) * LANES, tile_rows=_TILE_ROWS)
+    columns = -(-hidden // (count * LANES)) * LANES
+    return Blocks(rows=block_rows, columns=columns, tile_rows=line["tile_rows"])

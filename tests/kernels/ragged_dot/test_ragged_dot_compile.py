@@ -16,6 +16,7 @@ import pytest
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from hloscope_kernels.chip import tpu_chip
 from hloscope_kernels.ragged_dot import explain, ragged_dot
 from hloscope_kernels.ragged_dot.shapes import QWEN35_397B_WO, Shape
 
@@ -60,6 +61,17 @@ def kernels(text: str) -> dict[str, int]:
     return {name: names.count(name) for name in sorted(set(names))}
 
 
+def vmem_sizes(text: str) -> list[int]:
+    """VMEM that each kernel has, in bytes."""
+    used = r'used_scoped_memory_configs":\[\{"memory_space":"1","offset":"\d+","size":"(\d+)"'
+    return [
+        int(size)
+        for line in text.splitlines()
+        if "tpu_custom_call" in line
+        for size in re.findall(used, line)
+    ]
+
+
 def wide_copies(text: str, rows: int, groups: int) -> list[str]:
     """Copies of a whole operand or result, by their shapes."""
     return re.findall(rf"= (\w+\[(?:{rows}|{groups}),\d{{3}}[^\]]*\])\S* copy\(", text)
@@ -76,18 +88,24 @@ def test_every_chip_compiles_all_three_kernels(topology: str, dtype: Any) -> Non
             .compile()
             .as_text()
         )
+        chip = tpu_chip()
+    assert chip is not None
     assert kernels(text) == KERNELS
+    assert 0 < max(vmem_sizes(text)) <= chip.vmem_bytes
 
 
-@pytest.mark.parametrize("topology", ["v5e:2x2", "v6e:2x2", "tpu7x:2x2x1"])
+@pytest.mark.parametrize("topology", ["v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
 def test_auto_takes_the_kernels_at_a_real_shape_without_copies(topology: str) -> None:
     shape = QWEN35_397B_WO
     with mesh_of(topology) as mesh:
         given = operands(mesh, shape, jnp.bfloat16)
         assert [line.split(": ")[1] for line in explain(*given[:2]).splitlines()] == ["pallas_tpu"] * 3
         text = jax.jit(partial(value_and_gradients, ragged_dot)).lower(*given).compile().as_text()
+        chip = tpu_chip()
+    assert chip is not None
     assert kernels(text) == KERNELS
     assert not wide_copies(text, shape.m, shape.groups)
+    assert 0 < max(vmem_sizes(text)) <= chip.vmem_bytes
 
 
 def test_what_the_choice_rests_on_still_holds_for_xla() -> None:

@@ -5,9 +5,16 @@ What they compute is checked in interpret mode with the other implementations; t
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -93,3 +100,27 @@ def test_auto_takes_triton_for_the_result_where_it_was_measured_faster() -> None
         traced = jax.jit(jax.grad(loss, (0, 1))).trace(lhs, rhs, sizes)
         programs = triton_programs(traced.lower(lowering_platforms=("cuda",)).compiler_ir())
     assert len(programs) == 2  # both gradients; the result itself is not needed for them
+
+
+PLUGIN = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+
+
+@pytest.mark.skipif(
+    not (PLUGIN and shutil.which("ptxas")),
+    reason="needs jax's CUDA plugin and ptxas (pip install jax[cuda13-local], and CUDA's compiler)",
+)
+def test_all_three_kernels_compile_to_machine_code_without_a_gpu() -> None:
+    """In a process of its own: the plugin would look for a GPU in this one."""
+    worker = Path(__file__).with_name("gpu_worker.py")
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", str(worker)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    answer = json.loads(run.stdout.splitlines()[-1])
+    assert answer["device"] == "NVIDIA H100 80GB HBM3"
+    assert answer["targets"] == ["__gpu$xla.gpu.triton"] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -126,12 +128,37 @@ def test_contracted_width_in_several_tiles(transposed: bool) -> None:
     close(out, known.out, case.k)
 
 
-def test_a_list_of_weights_is_the_stacked_weight() -> None:
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("k", [128, 300], ids=["k whole", "several k tiles"])
+@pytest.mark.parametrize("case", [UNALIGNED, CASES[8]], ids=lambda case: case.name)
+def test_a_product_in_parts_is_the_product(case: Case, k: int, transposed: bool) -> None:
+    case = replace(case, k=k, n=256)
+    known = data(case)
+    bounds = row_bounds(case.sizes, case.offset, local_groups=case.held, rows=case.m)
+    rhs = known.rhs.swapaxes(1, 2) if transposed else known.rhs
+    tiles = Tiles(rows=32, inner=128, outer=256, part=128)
+    common: dict[str, Any] = {
+        "transposed": transposed,
+        "out_dtype": jnp.float32,
+        "precision": "highest",
+        "interpret": True,
+    }
+    operands = jnp.asarray(known.lhs), jnp.asarray(rhs), bounds
+    out = pallas_tpu.dot(*operands, tiles=tiles, **common)
+    close(out, known.out, case.k)
+    dead = np.ones(case.m, bool)
+    dead[case.live] = False
+    assert not np.asarray(out)[dead].any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_list_of_weights_is_the_stacked_weight(way: str) -> None:
     known = data(UNFILLED)
     lhs, sizes = jnp.asarray(known.lhs), jnp.array(UNFILLED.sizes)
     weights = [jnp.asarray(weight) for weight in known.rhs]
-    out, pull = jax.vjp(lambda ws: ragged_dot(lhs, ws, sizes), weights)
-    np.testing.assert_array_equal(out, ragged_dot(lhs, jnp.asarray(known.rhs), sizes))
+    call = partial(ragged_dot, precision="highest", **WAYS[way])
+    out, pull = jax.vjp(lambda ws: call(lhs, ws, sizes), weights)
+    np.testing.assert_array_equal(out, call(lhs, jnp.asarray(known.rhs), sizes))
     (d_weights,) = pull(jnp.asarray(known.grad))
     assert isinstance(d_weights, list)
     close(jnp.stack(d_weights), known.d_rhs, UNFILLED.m)

@@ -1,9 +1,9 @@
 """Compiles row kernels and XLA's versions of them for one TPU and says which dump belongs to which.
 
-Run by `kernels_static.py`, in a process of its own per target: `static_worker.py TARGET FOLDER < cases`.
-A case is a JSON object on one line (`operation`, `by`: "xla", "kernel" or "valid_rows",
-`blocks`: null or the fields
-of the kernel's Blocks); for each the worker prints one line with its dump files and its HLO text.
+Run by `_static.py`, in a process of its own per target: `_static_worker.py TARGET FOLDER < cases`.
+A case is a JSON object on one line: `operation`; `by`, "xla", "kernel" or, for row kernels, "valid_rows"; `blocks`,
+null or the fields of the kernel's Blocks or Tiles; `shape`, of a grouped matmul, its name. For each the worker prints
+one line with its dump files and its HLO text.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _ragged_programs as ragged
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -106,6 +107,27 @@ def valid_rows_blocks(operation: str, chip: Chip) -> Any:
     return blocks_for(ROWS, row_bytes(program), vector_count(program), len(program.operations), chip)
 
 
+def program(case: dict[str, Any], chip: Chip) -> tuple[Callable[..., Any], Any, Any]:
+    """The function of a case, the blocks that it runs with (None: XLA's own), and its operands."""
+    operation = case["operation"]
+    if "shape" in case:
+        return *ragged.program(case, chip), ragged.operands(case)
+    given = shapes(operation)
+    if case["by"] == "xla":
+        return by_xla(operation), None, given
+    if case["by"] == "valid_rows":
+        return by_valid_rows(operation), asdict(valid_rows_blocks(operation, chip)), given
+    function, used = by_kernel(operation, case["blocks"], chip)
+    return function, asdict(used), given
+
+
+def is_program(name: str, *, grouped: bool) -> bool:
+    """Whether a listing is an instruction's; of a grouped matmul only the matmul's, not what XLA has around it."""
+    if "<" in name or "TLP" in name:
+        return False
+    return not grouped or ("ragged" in name and "metadata" not in name)
+
+
 def main(target: str, folder: Path) -> None:
     """Compile every case of standard input."""
     devices = topologies.get_topology_desc(platform="tpu", topology_name=target).devices
@@ -116,24 +138,15 @@ def main(target: str, folder: Path) -> None:
         for line in sys.stdin:
             case = json.loads(line)
             before = set(folder.glob("*-final_bundles.txt"))
-            used = None
-            if case["by"] == "xla":
-                function = by_xla(case["operation"])
-            elif case["by"] == "valid_rows":
-                function, used = by_valid_rows(case["operation"]), valid_rows_blocks(case["operation"], chip)
-            else:
-                function, used = by_kernel(case["operation"], case["blocks"], chip)
-            operands = [
-                jax.ShapeDtypeStruct(shape, dtype, sharding=whole)
-                for shape, dtype in shapes(case["operation"])
-            ]
-            answer = dict(case, used=used and asdict(used), error=None, files=[], hlo="")
+            function, used, given = program(case, chip)
+            operands = [jax.ShapeDtypeStruct(shape, dtype, sharding=whole) for shape, dtype in given]
+            answer = dict(case, used=used, window_bytes=chip.window_bytes, error=None, files=[], hlo="")
             try:
                 answer["hlo"] = jax.jit(function, keep_unused=True).lower(*operands).compile().as_text()
             except (jax.errors.JaxRuntimeError, ValueError) as error:
                 answer["error"] = str(error).splitlines()[0]
             new = sorted(set(folder.glob("*-02-final_bundles.txt")) - before)
-            answer["files"] = [str(file) for file in new if "<" not in file.name and "TLP" not in file.name]
+            answer["files"] = [str(file) for file in new if is_program(file.name, grouped="shape" in case)]
             print("CASE " + json.dumps(answer), flush=True)
 
 
