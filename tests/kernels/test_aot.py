@@ -34,7 +34,7 @@ IN_PLACE = {
     "rows masked": ROWS * 4096 * 2,
 }
 _MIB = 1 << 20
-_ITEM = {"bf16": 2, "f32": 4, "s32": 4}
+_ITEM = {"bf16": 2, "f32": 4, "s32": 4, "pred": 1}
 
 
 @cache
