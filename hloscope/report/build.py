@@ -162,7 +162,7 @@ def _analyses(
         if told is not None
         else None,
         chip=with_figures(known, chip_figures) if known and chip_figures else known,
-        topology=artifact.topology if artifact else topology,
+        topology=artifact.topology if artifact else opened.beside.topology or topology,
         device_coordinates=artifact.device_coordinates if artifact else None,
         wraps=artifact.wraps if artifact else None,
         compiler_warnings=artifact.warnings if artifact else (),

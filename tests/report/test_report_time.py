@@ -80,3 +80,20 @@ def test_collectives_without_a_time_say_why(name: str, topology: str | None, sai
     section = text[text.index("\nCollectives ") :]
     assert ("no times:" in section) == (said is not None)
     assert said is None or said in section
+
+
+def test_a_dump_that_tells_its_topology_has_times_of_collectives(tmp_path: Path) -> None:
+    (tmp_path / "module_0001.jit_train_step.cl_1.after_optimizations.hlo.pb.gz").write_bytes(
+        DENSE.read_bytes()
+    )
+    target = """topology_args {
+      version: TPU_VERSION_GHOSTLITE
+      chips_per_host_bounds { x: 2 y: 2 z: 1 }
+      host_bounds { x: 1 y: 2 z: 1 }
+    }"""
+    (tmp_path / "module_0001.jit_train_step.cl_1.target_arguments.txt").write_text(target)
+    report = load(tmp_path)
+    assert report.target.topology == "v6e:2x4"
+    told = load(DENSE, topology="v6e:2x4").collectives.collectives
+    assert [c.seconds for c in report.collectives.collectives] == [c.seconds for c in told]
+    assert all(c.seconds for c in told)
