@@ -242,7 +242,8 @@ def _exact(shapes: Iterable[Shape]) -> int | None:
 def _with_stats(memory: Memory, stats: MemoryStats) -> Memory:
     """The compiler's figures in place of the derived ones, what disagrees noted.
 
-    The peak stays the derived one where there is one, so that it is the sum of the buffers beside it.
+    The peak stays the derived one where there is one, so that it is the sum of the buffers beside it. The compiler's
+    is not taken where it is above the total: it counts VMEM then, where nearly everything fits into that.
     """
     told = {
         "argument_bytes": stats.argument_bytes,
@@ -253,16 +254,23 @@ def _with_stats(memory: Memory, stats: MemoryStats) -> Memory:
     derived = {name: getattr(memory, name) for name in (*told, "peak_bytes")}
     told_all = {**told, "peak_bytes": stats.peak_bytes}
     known = {name: value for name, value in told.items() if value is not None}
+    total, peak = stats.total_bytes, memory.peak_bytes
+    counts_vmem = stats.peak_bytes is not None and total is not None and stats.peak_bytes > total
+    notes = [
+        f"{name}: the compiler says {told_all[name]}, its buffer assignment {derived[name]}"
+        for name in told_all
+        if None not in (told_all[name], derived[name]) and told_all[name] != derived[name]
+    ]
+    if peak is None and counts_vmem:
+        notes.append(f"peak_bytes: the compiler says {stats.peak_bytes}, VMEM in it, of {total} in all")
+    elif peak is None:
+        peak = stats.peak_bytes
     return replace(
         memory,
         **known,
         temp_bytes=stats.temp_bytes,
         generated_code_bytes=stats.generated_code_bytes,
-        peak_bytes=stats.peak_bytes if memory.peak_bytes is None else memory.peak_bytes,
+        peak_bytes=peak,
         compiler_peak_bytes=stats.peak_bytes,
-        disagreements=tuple(
-            f"{name}: the compiler says {told_all[name]}, its buffer assignment {derived[name]}"
-            for name in told_all
-            if None not in (told_all[name], derived[name]) and told_all[name] != derived[name]
-        ),
+        disagreements=tuple(notes),
     )

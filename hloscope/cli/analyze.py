@@ -32,7 +32,9 @@ class Form:
 def run(request: Request, form: Form) -> int:
     """Analyze, write, and return the exit code. What can be refused is refused before a compile."""
     with no_collector():
-        refuse_one_place(json=form.json, html=form.html, write_baseline=request.write_baseline)
+        refuse_one_place(
+            request.target, json=form.json, html=form.html, write_baseline=request.write_baseline
+        )
         settings = settle(request, gate=False)
         with JsonOutput(form.json) as output, HtmlOutput(form.html) as page:
             verdict, failure = examine(request, settings)

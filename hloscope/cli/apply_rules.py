@@ -57,7 +57,7 @@ def run(request: Request) -> int:
         raise UserError(f"--objective {request.objective}: write {' or '.join(OBJECTIVES)}")
     check_valid_fraction(request.valid_fraction)
     _check_place(request.save)
-    refuse_one_place(json=request.json, html=request.html, save=request.save)
+    refuse_one_place(request.target, json=request.json, html=request.html, save=request.save)
     if not request.verify_on.startswith("cpu:"):
         raise UserError(
             f"--verify-on {request.verify_on}: only the host can run a step: write cpu:8 or the like"

@@ -34,7 +34,9 @@ class Form:
 def run(request: Request, form: Form) -> int:
     """Check, write, and return the exit code. What can be refused is refused before a compile."""
     with no_collector():
-        refuse_one_place(output=form.output, html=form.html, write_baseline=request.write_baseline)
+        refuse_one_place(
+            request.target, output=form.output, html=form.html, write_baseline=request.write_baseline
+        )
         settings = settle(request, gate=True)
         with ReportOutput(form.output) as output, HtmlOutput(form.html) as page:
             verdict, failure = examine(request, settings)

@@ -51,7 +51,7 @@ def run(request: Request) -> int:
     if request.fail_on not in (None, "regression"):
         raise UserError(f"--fail-on takes regression, not {request.fail_on!r}")
     tolerance = parse_share(request.tolerance)
-    refuse_one_place(json=request.json, html=request.html)
+    refuse_one_place(request.before, request.after, json=request.json, html=request.html)
     targets = (request.before, request.after)
     # Settings of both before a compile of either.
     sides = [None if is_report(t) else settle(_opening(request, t), gate=False) for t in targets]

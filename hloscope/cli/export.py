@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloscope.cli.output import refuse_one_place
 from hloscope.errors import UserError
 from hloscope.files import write_whole
 from hloscope.hlo import HloFile, protos
@@ -39,6 +40,7 @@ def run(request: Request) -> int:
     """Write what was asked for, say what was written, and return the exit code."""
     if request.xprof is None and request.hlo is None and request.proto is None:
         raise UserError("say what to write: --xprof DIR, --hlo FILE or --proto FILE")
+    refuse_one_place(request.target, hlo=request.hlo, proto=request.proto)
     file = open_target(request.target, topology=request.topology, module=request.module).file
     if request.proto is not None:
         _write(request.proto, [hlo_proto(file)])

@@ -93,9 +93,9 @@ class HtmlOutput(ReportOutput):
         self.write_whole(report.to_html())
 
 
-def refuse_one_place(**places: str | None) -> None:
-    """Raises UserError where two options name one file: the second would take the place of the first."""
-    taken: dict[str, str] = {}
+def refuse_one_place(*targets: str, **places: str | None) -> None:
+    """Raises UserError where two options name one file, or one names a target: it would take its place."""
+    taken = {os.path.realpath(_file_of(target)): "the target" for target in targets}
     for name, place in places.items():
         path = os.path.realpath(place) if place and place != "-" else ""
         if not path or (os.path.exists(path) and not os.path.isfile(path)):
@@ -104,6 +104,12 @@ def refuse_one_place(**places: str | None) -> None:
         if path in taken:
             raise UserError(f"{taken[path]} and {option} name one file, {place}")
         taken[path] = option
+
+
+def _file_of(target: str) -> str:
+    """The file of `train_step.py:name`, or the target."""
+    file, ending, _ = target.rpartition(".py:")
+    return f"{file}.py" if ending else target
 
 
 def write_text(make: Callable[[int], RenderableType], stream: TextIO, *, narrowest: int = 20) -> None:

@@ -182,6 +182,21 @@ def test_without_a_buffer_assignment_only_exact_figures_are_claimed(name: str, s
     assert (told.peak_bytes, told.total_bytes) == (11, 12)
 
 
+def test_a_peak_above_all_of_hbm_is_not_taken(shared_dump: Load) -> None:
+    file = shared_dump("dense")
+    assert file.buffer_assignment is not None
+    buffers = type(file.buffer_assignment)()
+    buffers.CopyFrom(file.buffer_assignment)
+    del buffers.heap_simulator_traces[:]
+    within, above = (
+        analyze_memory(file.module, buffers, stats=MemoryStats(total_bytes=1000, peak_bytes=peak))
+        for peak in (900, 1100)
+    )
+    assert within.peak_bytes == 900
+    assert (above.peak_bytes, above.compiler_peak_bytes) == (None, 1100)
+    assert "peak_bytes: the compiler says 1100, VMEM in it, of 1000 in all" in above.disagreements
+
+
 def test_a_heap_without_its_trace_has_no_peak(shared_dump: Load) -> None:
     file = shared_dump("oom")
     proto = protos.BufferAssignment()

@@ -212,6 +212,17 @@ def test_no_two_outputs_in_one_place(run: Run, dense: Path) -> None:
     code, _, err = run("check", dense, "--write-baseline", "a", "--output", "./a")
     assert (code, err) == (2, "error: --output and --write-baseline name one file, a\n")
     assert not Path("a").exists()
+    Path("dump.pb").write_bytes(dense.read_bytes())
+    for command in (
+        ("analyze", "dump.pb", "--html"),
+        ("diff", dense, "dump.pb", "--json"),
+        ("check", "dump.pb", "--output"),
+    ):
+        code, _, err = run(*command, "./dump.pb")
+        assert (code, err) == (2, f"error: the target and {command[-1]} name one file, ./dump.pb\n")
+    assert Path("dump.pb").read_bytes() == dense.read_bytes()
+    code, _, err = run("check", "step.py:main", "--output", "step.py")
+    assert (code, err) == (2, "error: the target and --output name one file, step.py\n")
     assert run("check", dense, "--write-baseline", "/dev/null", "--output", "/dev/null")[0] == 0
 
 
