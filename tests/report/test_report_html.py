@@ -104,6 +104,15 @@ def test_the_curve_ends_where_the_report_says(deepseek: Report) -> None:
     assert len(trace["x"]) == len(deepseek.memory.live)
 
 
+def test_a_small_curve_is_told_in_a_small_unit(deepseek: Report) -> None:
+    small = [replace(point, bytes=point.bytes // 10_000) for point in deepseek.memory.live]
+    peak = (deepseek.memory.peak_bytes or 0) // 10_000
+    curve = memory_curve(replace(deepseek.memory, live=tuple(small), peak_bytes=peak))
+    assert curve is not None
+    assert curve["layout"]["yaxis"]["title"]["text"] == "MiB alive on a device"
+    assert max(curve["data"][0]["y"]) == peak / 2**20
+
+
 def test_a_curve_that_is_thinned_says_so(deepseek: Report) -> None:
     thinned = memory_curve(replace(deepseek.memory, live=deepseek.memory.live[:50]))
     assert thinned is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Figure = dict[str, Any]  # plotly's: `data` and `layout`
 
-GIB = 2**30
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
 BLUE, ORANGE, GREEN, PINK, RED = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00"
 _PHASES = {
     "argument": BLUE,
@@ -43,10 +43,11 @@ def memory_curve(memory: Memory) -> Figure | None:
     """Live HBM bytes over the schedule in steps, the peak and the device's limit marked; None if not known."""
     if not memory.live or memory.peak_bytes is None:
         return None
+    unit, unit_name = _unit(memory.peak_bytes)
     alive = {
         "type": "scatter",
         "x": [p.position for p in memory.live],
-        "y": [p.bytes / GIB for p in memory.live],
+        "y": [p.bytes / unit for p in memory.live],
         "mode": "lines",
         "fill": "tozeroy",
         "line": {"shape": "hv", "width": 1.5, "color": BLUE},
@@ -55,20 +56,20 @@ def memory_curve(memory: Memory) -> Figure | None:
     }
     layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "position in the schedule"}},
-        "yaxis": {"title": {"text": "GiB alive on a device"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": f"{unit_name} alive on a device"}, "rangemode": "tozero"},
         "showlegend": False,
         "hovermode": "x",
         "meta": {"note": _thinned(memory)},
         "shapes": [],
         "annotations": [],
     }
-    for level, name, dash in _levels(memory):
+    for level, name, dash in _levels(memory, unit):
         layout["shapes"].append(_across({"type": "line", "y0": level, "y1": level, "line": dash}))
         layout["annotations"].append(
             {"xref": "paper", "x": 1, "y": level, "text": name, "showarrow": False, "yanchor": "bottom"}
         )
     if memory.peak_position is not None:
-        top = memory.peak_bytes / GIB
+        top = memory.peak_bytes / unit
         peak = {"x": memory.peak_position, "y": top, "text": f"peak {size(memory.peak_bytes)}", "ay": -28}
         layout["annotations"].append(peak | {"arrowcolor": _OTHER})
     return checked([alive], layout)
@@ -84,14 +85,19 @@ def _thinned(memory: Memory) -> str:
     )
 
 
-def _levels(memory: Memory) -> Iterator[tuple[float, str, dict[str, Any]]]:
-    """What the curve is held against: the height in GiB, a name and a line."""
+def _unit(largest: int) -> tuple[int, str]:
+    """What an axis up to so many bytes is told in."""
+    return next(((bytes, name) for bytes, name in _UNITS if largest >= bytes), _UNITS[-1])
+
+
+def _levels(memory: Memory, unit: int) -> Iterator[tuple[float, str, dict[str, Any]]]:
+    """What the curve is held against: the height in that unit, a name and a line."""
     if memory.argument_bytes is not None:
-        yield memory.argument_bytes / GIB, "arguments", {"dash": "dot", "width": 1, "color": _OTHER}
+        yield memory.argument_bytes / unit, "arguments", {"dash": "dot", "width": 1, "color": _OTHER}
     limit = memory.hbm_limit_bytes
     # A limit far above would flatten the curve; the bar at the top of the page shows it then.
     if limit is not None and limit < 1.6 * (memory.peak_bytes or 0):
-        yield limit / GIB, "usable HBM", {"dash": "dash", "width": 2, "color": RED}
+        yield limit / unit, "usable HBM", {"dash": "dash", "width": 2, "color": RED}
 
 
 def _across(shape: dict[str, Any]) -> dict[str, Any]:
@@ -156,20 +162,21 @@ def before_and_after(diff: Diff) -> Figure | None:
     if not shown:
         return None
     names, before, after = zip(*shown, strict=True)
+    unit, unit_name = _unit(int(max(*before, *after)))
     sides = (("before", BLUE, before), ("after", ORANGE, after))
     traces = [
         {
             "type": "bar",
             "name": name,
             "x": list(names),
-            "y": [value / GIB for value in values],
+            "y": [value / unit for value in values],
             "marker": {"color": colour},
             "customdata": [size(int(value)) for value in values],
             "hovertemplate": "%{x} " + name + ": %{customdata}<extra></extra>",
         }
         for name, colour, values in sides
     ]
-    return checked(traces, {"barmode": "group", "yaxis": {"title": {"text": "GiB on a device"}}})
+    return checked(traces, {"barmode": "group", "yaxis": {"title": {"text": f"{unit_name} on a device"}}})
 
 
 # Path from the root, bytes, phase, number of the buffer or -1. What stands before a NUL keeps like names apart.
