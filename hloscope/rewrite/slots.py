@@ -45,18 +45,32 @@ def one_slot(equation: Any, length: int) -> OneSlot | None:
 
 
 def _elementwise(equation: Any) -> OneSlot | None:
-    result = _shape(equation.outvars[0])
+    result, params = _shape(equation.outvars[0]), equation.params
     shapes = [_shape(atom) for atom in equation.invars]
-    if any(shape not in ((), result) for shape in shapes) or equation.params.get("sharding") is not None:
+    if not all(shape == () or _stretches(shape, result) for shape in shapes) or _names_axes(params):
         return None
-    return OneSlot(stacks=tuple(shape == result for shape in shapes), params=equation.params)
+    changed = {"sharding": None} if "sharding" in params else {}
+    return OneSlot(stacks=tuple(shape != () for shape in shapes), params={**params, **changed})
+
+
+def _stretches(shape: tuple[int, ...], result: tuple[int, ...]) -> bool:
+    """Whether each slot of the one goes to that slot of the other, along dimensions of 1 as often as need be."""
+    if len(shape) != len(result) or shape[:1] != result[:1]:
+        return False
+    return all(own in (1, other) for own, other in zip(shape, result, strict=True))
+
+
+def _names_axes(params: Mapping[str, Any]) -> bool:
+    """Whether an equation has a sharding that says something: one that names no axis of the mesh does not, as the
+    context has it."""
+    sharding = params.get("sharding")
+    return sharding is not None and any(getattr(sharding, "spec", (True,)))
 
 
 def _broadcast(equation: Any) -> OneSlot | None:
     """Of a value that is the same in every slot, or of one that has slots."""
     params = equation.params
-    # A sharding that names no axis of the mesh says nothing: the context has it.
-    if len(equation.invars) != 1 or any(getattr(params["sharding"], "spec", ())):
+    if len(equation.invars) != 1 or _names_axes(params):
         return None
     dimensions = tuple(int(d) for d in params["broadcast_dimensions"])
     has_slots = dimensions[:1] == (0,)

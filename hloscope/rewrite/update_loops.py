@@ -44,7 +44,8 @@ def update_in_loop(step: Step, action: LoopUpdate) -> Step:
 
 
 def _chosen(found: Sequence[Update], action: LoopUpdate) -> list[Update]:
-    known = {update.parameter: update for update in found}
+    # One that is refused may have the name of another, which its gradient looks like.
+    known = {update.parameter: update for update in sorted(found, key=lambda u: u.refusal is None)}
     for name in action.parameters:
         update = known.get(name)
         why = "no loop of the step makes its gradient" if update is None else update.refusal
@@ -110,7 +111,7 @@ class _Loop:
             gradients=gradients,
             held=held,
             results=tuple(var for update in updates for var in update.places),
-            shardings={g: _sharding(u) for u in updates for g in u.gradients},
+            shardings={g: _sharding(u) for u in updates for g in u.gradients if _has_a_place(g, u)},
             stacks=tuple(atom for (atom, is_stack) in read if is_stack and atom not in held),
             whole=tuple(atom for (atom, is_stack) in read if not is_stack),
         )
@@ -189,11 +190,16 @@ class _Loop:
             values.update(zip(equation.outvars, slot.bind(equation, given), strict=True))
 
     def _placed(self, gradient: Any, value: Any) -> Any:
-        sharding = self.shardings[gradient]
+        sharding = self.shardings.get(gradient)
         return value if sharding is None else lax.with_sharding_constraint(value, sharding)
 
     def _is_held(self, atom: Any) -> bool:
         return not jaxprs.is_literal(atom) and atom in self.held
+
+
+def _has_a_place(gradient: Any, update: Update) -> bool:
+    """Whether a stack has the shape of what the update replaces: numbers for each layer have not."""
+    return any(gradient.aval.shape == argument.aval.shape for argument in update.places.values())
 
 
 def _sharding(update: Update) -> Any:

@@ -75,7 +75,8 @@ def find_updates(body: Any, leaves: Sequence[Leaf]) -> list[Update]:
     Only gradients that look like an argument that is replaced are told of when they are refused.
     """
     program = _Program.of(body, leaves)
-    return [u for e in body.eqns if e.primitive.name == "scan" for u in _Finder.of(program, e).updates()]
+    loops = [e for e in body.eqns if e.primitive.name == "scan" and e.params["length"] > 0]
+    return [u for loop in loops for u in _Finder.of(program, loop).updates()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -162,17 +163,29 @@ class _Finder:
         return like and any(reader.primitive.name not in jaxprs.SCOPES for reader in readers)
 
     def _together(self, first: Any, wanted: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The gradients that share an update with the first, and the equations that they reach."""
-        gradients, reached = [first], self._reached([first])
-        grown = True
+        """The gradients that share an update with the first, what else of the loop's stacks it reads (a norm of each
+        layer's gradient, say), and the equations that they reach."""
+        gradients: list[Any] = [first]
+        reached, grown = self._reached([first]), True
         while grown:
-            grown = False
-            for var in wanted:
-                if var not in gradients and not reached.keys().isdisjoint(self._reached([var])):
-                    gradients.append(var)
-                    grown = True
+            shared = [v for v in wanted if not reached.keys().isdisjoint(self._reached([v]))]
+            more = [v for v in (*shared, *self._needed(reached)) if v not in gradients]
+            grown = bool(more)
+            gradients += dict.fromkeys(more)
             reached = self._reached(gradients)
         return gradients, list(reached.values())
+
+    def _needed(self, reached: Mapping[int, Any]) -> list[Any]:
+        """The loop's stacks that equations behind it are computed from, slot by slot."""
+        pending = [atom for equation in reached.values() for atom in operands(equation)]
+        seen: set[Any] = set()
+        while pending:
+            atom = pending.pop()
+            maker = self.program.makers.get(atom)
+            if atom not in seen and maker is not None and id(maker) in self.forward:
+                pending += operands(maker)
+            seen.add(atom)
+        return [v for v in self.stacks if v in seen]
 
     def _reached(self, stacks: Sequence[Any]) -> dict[int, Any]:
         known = set(stacks)
@@ -215,9 +228,9 @@ class _Finder:
         )
 
     def _alike(self, gradient: Any) -> tuple[Leaf, ...]:
-        """For a name: the arguments that the gradient looks like."""
-        given = self.program.replaced.values()
-        return tuple(self.program.leaf[a] for a in given if a.aval.shape == gradient.aval.shape)
+        """For a name: the arguments that the gradient looks like, those that the loop reads first."""
+        like = {a: a for a in self.program.replaced.values() if a.aval.shape == gradient.aval.shape}
+        return tuple(self.program.leaf[a] for a in self._parameter_first(like))
 
     def _before(self, reached: Sequence[Any]) -> list[Any]:
         """Work on whole stacks that the update reads and that is not behind the loop: it is done slot by slot too."""

@@ -250,3 +250,82 @@ def test_a_step_that_is_jitted_already(mesh: Mesh) -> None:
     step = training(mesh, momentum)
     jitted = hs.Step(jax.jit(step.fn, donate_argnums=0), args=step.args)
     assert same(step, replace(applied(replace(jitted, donate_argnums=())), sample=step.sample))
+
+
+def by_hand(mesh: Mesh, scale: Callable[[jax.Array, jax.Array], jax.Array], layers: int = LAYERS) -> hs.Step:
+    """A step whose backward loop also stacks a number for each layer: the square of its gradient's norm."""
+
+    def step(w: jax.Array, x: jax.Array) -> jax.Array:
+        y, saved = lax.scan(lambda x, w: (jnp.tanh(x @ w), x), x, w)
+
+        def back(dy: jax.Array, layer: tuple[jax.Array, jax.Array]) -> Any:
+            w, x = layer
+            dx, dw = jax.vjp(lambda x, w: jnp.tanh(x @ w), x, w)[1](dy)
+            return dx, (dw, jnp.sum(dw**2))
+
+        _, (g, squares) = lax.scan(back, 2 * y, (w, saved), reverse=True)
+        return w - 0.1 * scale(g, squares)
+
+    shapes = ((layers, WIDTH, WIDTH), (16, WIDTH))
+    args = tuple(
+        jax.ShapeDtypeStruct(s, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for s, spec in zip(shapes, (ROWS, P("fsdp")), strict=True)
+    )
+    return hs.Step(step, args=args, donate_argnums=(0,))
+
+
+def test_what_else_the_loop_stacks_goes_into_the_update(mesh: Mesh) -> None:
+    step = by_hand(mesh, lambda g, n: g / jnp.broadcast_to(jnp.sqrt(n + 1e-6)[:, None, None], g.shape))
+    (update,) = updates_of(step)
+    assert update.refusal is None
+    assert {var.aval.shape for var in update.gradients} == {(LAYERS, WIDTH, WIDTH), (LAYERS,)}
+    changed = update_in_loop(step, LoopUpdate(parameters=(update.parameter,)))
+    assert stacks(changed, mesh) == [0, 0]
+    assert same(step, changed)
+
+
+def test_what_needs_the_norms_of_all_layers_stays_behind_the_loop(mesh: Mesh) -> None:
+    step = by_hand(mesh, lambda g, squares: g / jnp.sqrt(jnp.sum(squares)))
+    (update,) = updates_of(step)
+    assert update.refusal is not None
+    step = by_hand(mesh, lambda g, squares: g / jnp.sqrt(squares)[:, None, None] / jnp.sqrt(jnp.sum(squares)))
+    (update,) = updates_of(step)
+    assert update.refusal is not None
+
+
+def test_a_loop_without_trips_is_left_alone(mesh: Mesh) -> None:
+    assert updates_of(by_hand(mesh, lambda g, squares: g, layers=0)) == []
+
+
+def test_numbers_for_each_layer_are_stretched_over_it(mesh: Mesh) -> None:
+    step = training(mesh, lambda s, g: momentum(s, g * jnp.arange(1.0, LAYERS + 1)[:, None, None]))
+    (update,) = updates_of(step)
+    assert update.refusal is None
+    assert same(step, applied(step))
+
+
+def test_weights_that_are_cast_as_whole_stacks(mesh: Mesh) -> None:
+    step = training(mesh, momentum, of=lambda w, x: loss(w.astype(jnp.bfloat16), x.astype(jnp.bfloat16)))
+    (update,) = updates_of(step)
+    assert (update.parameter, update.refusal) == (NAME, None)
+    assert same(step, applied(step))
+
+
+def test_one_that_is_refused_takes_no_other_ones_name(mesh: Mesh) -> None:
+    def both(state: Any, x: jax.Array) -> Any:
+        def of(state: Any) -> jax.Array:
+            def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+                return jnp.tanh(jnp.tanh(x @ w[0]) @ w[1]), None
+
+            return jnp.mean(jnp.square(lax.scan(layer, x, (state["a"], state["b"]))[0]))
+
+        g = jax.grad(of)(state)
+        clipped = g["b"] / jnp.sqrt(jnp.sum(g["b"] ** 2))
+        return {"a": state["a"] - 0.1 * g["a"], "b": state["b"] - 0.1 * clipped}
+
+    w = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32, sharding=NamedSharding(mesh, ROWS))
+    x = jax.ShapeDtypeStruct((16, WIDTH), jnp.float32, sharding=NamedSharding(mesh, P("fsdp")))
+    step = hs.Step(both, args=({"a": w, "b": w}, x), donate_argnums=(0,))
+    assert sorted(u.refusal is None for u in updates_of(step)) == [False, True]
+    changed = update_in_loop(step, LoopUpdate(parameters=("state['a']",)))
+    assert same(step, changed)
