@@ -23,7 +23,7 @@ from hloscope.capture.step import Step
 from hloscope.errors import UserError
 from hloscope.plan import BeforeLoop
 from hloscope.rewrite import jaxprs
-from hloscope.rewrite.order import needed_by, operands, reached_from, sorted_equations
+from hloscope.rewrite.order import CycleError, needed_by, operands, reached_from, sorted_equations
 from hloscope.rewrite.rows import xla_shape
 from hloscope.rewrite.traced import Traced
 
@@ -66,20 +66,35 @@ class Early:
 
 def early_work(step: Step) -> list[Early]:
     """The contractions of a step that can be done before a loop, and whose operands die there. Traces the step."""
-    return list(_find(jaxprs.opened(jaxprs.flatten(Traced.of(step).closed))))
+    traced = Traced.of(step)
+    return _together(jaxprs.flatten(traced.closed), traced)
 
 
 def do_early(step: Step, action: BeforeLoop) -> Step:
     """The step with an action's work before its loops. Raises UserError if the step has no such work."""
     traced = Traced.of(step)
     flat = jaxprs.flatten(traced.closed)
-    found = list(_find(jaxprs.opened(flat)))
+    found = _together(flat, traced)
     known = {each.key for each in found}
     for key in action.work:
         if key not in known:
             raise UserError(f"the plan no longer fits: {action.title}: no loop has {key} waiting behind it")
     chosen = [each for each in found if each.key in action.work]
     return traced.step_of(lowering.within(traced.mesh, lambda: _tied(flat, chosen)))
+
+
+def _together(flat: Any, traced: Traced) -> list[Early]:
+    """The early work of a program that can all be done early at once: what needs other early work of its loop, or a
+    loop that waits for it, is left where it is."""
+    found: list[Early] = []
+    for each in _find(jaxprs.opened(flat)):
+        tried = [*found, each]
+        try:
+            lowering.within(traced.mesh, lambda tried=tried: _tied(flat, tried))
+        except CycleError:
+            continue
+        found = tried
+    return found
 
 
 def _find(body: Any) -> Iterator[Early]:

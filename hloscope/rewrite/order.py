@@ -12,10 +12,14 @@ from hloscope.errors import HloscopeError
 from hloscope.rewrite import jaxprs
 
 
+class CycleError(HloscopeError):
+    """Equations need each other."""
+
+
 def sorted_equations(equations: Sequence[Any], jaxpr: Any) -> list[Any]:
     """The equations in an order in which each finds its operands, as close to the given one as possible.
 
-    Raises HloscopeError where there is none.
+    Raises CycleError where there is none.
     """
     makers = {var: equation for equation in equations for var in equation.outvars}
     done: set[int] = set()
@@ -32,7 +36,7 @@ def sorted_equations(equations: Sequence[Any], jaxpr: Any) -> list[Any]:
                 ordered.append(equation)
                 continue
             if id(equation) in started:
-                raise HloscopeError("a rewritten jaxpr has a cycle")
+                raise CycleError("a rewritten jaxpr has a cycle")
             started.add(id(equation))
             pending.append((equation, True))
             needed = [makers[atom] for atom in operands(equation) if atom in makers]

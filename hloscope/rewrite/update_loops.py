@@ -23,7 +23,7 @@ from hloscope.errors import UserError
 from hloscope.plan import LoopUpdate
 from hloscope.rewrite import jaxprs
 from hloscope.rewrite.order import needed_equations, sorted_equations
-from hloscope.rewrite.slots import one_slot, slot_sharding
+from hloscope.rewrite.slots import one_slot
 from hloscope.rewrite.traced import Traced
 from hloscope.rewrite.updates import Update, find_updates
 
@@ -111,7 +111,7 @@ class _Loop:
             gradients=gradients,
             held=held,
             results=tuple(var for update in updates for var in update.places),
-            shardings={g: _sharding(u) for u in updates for g in u.gradients if _has_a_place(g, u)},
+            shardings={g: layout for u in updates for g, layout in u.layouts.items()},
             stacks=tuple(atom for (atom, is_stack) in read if is_stack and atom not in held),
             whole=tuple(atom for (atom, is_stack) in read if not is_stack),
         )
@@ -195,14 +195,3 @@ class _Loop:
 
     def _is_held(self, atom: Any) -> bool:
         return not jaxprs.is_literal(atom) and atom in self.held
-
-
-def _has_a_place(gradient: Any, update: Update) -> bool:
-    """Whether a stack has the shape of what the update replaces: numbers for each layer have not."""
-    return any(gradient.aval.shape == argument.aval.shape for argument in update.places.values())
-
-
-def _sharding(update: Update) -> Any:
-    """How one slot of the gradient is laid out: as the parameter is."""
-    sharding = update.leaves[0].sharding
-    return None if sharding is None else slot_sharding(sharding)

@@ -32,6 +32,7 @@ class Update:
       equations: the update, in order; `before` among them those that do not depend on the loop.
       places: each result of the update, and the donated argument whose place it takes.
       leaves: those arguments, as the step's caller names them.
+      layouts: of gradients with the shape of such an argument, how one slot of it is laid out.
       refusal: why it must stay behind the loop; None if it can go inside.
       where: `file:line` of what the refusal is about, else of the update.
     """
@@ -41,6 +42,7 @@ class Update:
     equations: tuple[Any, ...]
     places: Mapping[Any, Any]
     leaves: tuple[Leaf, ...]
+    layouts: Mapping[Any, Any]
     refusal: str | None
     where: str | None
 
@@ -209,16 +211,24 @@ class _Finder:
         before = self._before(reached)
         refused = self._refusal(gradients, reached, results, places, before)
         why, where = refused or (None, jaxprs.source_line(reached[0]) if reached else None)
-        leaves = tuple(self.program.leaf[var] for var in self._parameter_first(places))
+        arguments = self._parameter_first(places)
+        leaves = tuple(self.program.leaf[var] for var in arguments)
         return Update(
             scan=self.scan,
             gradients=tuple(gradients),
             equations=(*before, *reached),
             places=places,
             leaves=leaves or self._alike(gradients[0]),
+            layouts=self._layouts(gradients, arguments),
             refusal=why,
             where=where,
         )
+
+    def _layouts(self, gradients: Sequence[Any], arguments: Sequence[Any]) -> dict[Any, Any]:
+        """A gradient has the layout of the first argument of its shape; numbers for each layer have none to take."""
+        shardings = {a.aval.shape: self.program.leaf[a].sharding for a in reversed(arguments)}
+        known = {g: shardings.get(g.aval.shape) for g in gradients}
+        return {g: slot_sharding(sharding) for g, sharding in known.items() if sharding is not None}
 
     def _parameter_first(self, places: Mapping[Any, Any]) -> list[Any]:
         """The arguments of an update in the order of the step's, what the loop itself reads before its moments."""

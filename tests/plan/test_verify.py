@@ -19,7 +19,7 @@ import hloscope as hs
 from hloscope.capture.launch import ask_step
 from hloscope.plan import MoveAxis, Plan, to_fields
 from hloscope.rewrite.inputs import sample
-from hloscope.rewrite.verify import EXACT, REORDERED, ROUNDED, compare, compare_leaf
+from hloscope.rewrite.verify import EXACT, REORDERED, REORDERED_NARROW, ROUNDED, compare, compare_leaf
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,12 @@ def test_other_trees_and_steps_without_numbers_are_told(mesh: Mesh) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "allowed"),
-    [(np.float32, ROUNDED), (np.float32, REORDERED), (ml_dtypes.bfloat16, ROUNDED)],
+    [
+        (np.float32, ROUNDED),
+        (np.float32, REORDERED),
+        (ml_dtypes.bfloat16, ROUNDED),
+        (ml_dtypes.bfloat16, REORDERED_NARROW),
+    ],
 )
 def test_what_is_allowed_is_held_to(dtype: Any, allowed: float) -> None:
     old = np.linspace(-1, 1, 64).astype(dtype)
@@ -129,6 +134,20 @@ def test_what_is_allowed_is_held_to(dtype: Any, allowed: float) -> None:
     assert moved_by(0.9 * allowed)["ok"]
     assert not moved_by(1.5 * allowed + 1)["ok"]
     assert moved_by(1.5 * allowed + 1)["roundings"] == pytest.approx(1.5 * allowed + 1, rel=0.1)
+
+
+def test_an_update_that_was_left_out_is_wrong_however_small() -> None:
+    given = np.linspace(-1, 1, 64, dtype=np.float32)
+    old = given + np.float32(1e-6)
+    new = old + np.float32(1e-7)
+    assert compare_leaf("x", old, new, allowed=REORDERED, given=[given])["ok"]
+    assert compare_leaf("x", old, given, allowed=REORDERED)["roundings"] < REORDERED
+    assert not compare_leaf("x", old, given, allowed=REORDERED, given=[given])["ok"]
+    assert compare_leaf("x", given, given.copy(), allowed=EXACT, given=[given])["ok"], "as the original's"
+
+
+def test_narrow_types_are_allowed_few_roundings_where_devices_add_up_otherwise() -> None:
+    assert REORDERED_NARROW * float(jnp.finfo(jnp.bfloat16).eps) < 0.05
 
 
 def test_the_sign_of_zero_is_a_bit() -> None:

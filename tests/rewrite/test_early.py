@@ -119,3 +119,22 @@ def test_a_plan_for_other_work_says_so(mesh: Mesh) -> None:
         hs.UserError, match=r"no longer fits: .*: no loop has dot_general/.* waiting behind it"
     ):
         hs.apply(training(mesh), Plan(actions=(action,)))
+
+
+def test_early_work_that_needs_other_early_work_is_left_behind_the_loop(mesh: Mesh) -> None:
+    # As Muon turns a gradient: contractions of a contraction.
+    plain = training(mesh)
+
+    def step(params: Any, x: jax.Array) -> Any:
+        g = jax.grad(loss)(params, x)
+        square = g["head"] @ g["head"].T
+        g["head"] = 1.5 * g["head"] - 0.5 * square @ g["head"]
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, g)
+
+    muon = hs.Step(step, args=plain.args, donate_argnums=(0,))
+    found = early_work(muon)
+    assert len(found) == 1
+    changed = do_early(muon, BeforeLoop(work=(found[0].key,)))
+    assert barriers(changed, mesh) == barriers(muon, mesh) + 1
+    told = compare(muon, changed, seed=3, reordered=False)
+    assert all(leaf["bitwise"] for leaf in told["leaves"])

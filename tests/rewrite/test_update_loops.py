@@ -329,3 +329,30 @@ def test_one_that_is_refused_takes_no_other_ones_name(mesh: Mesh) -> None:
     assert sorted(u.refusal is None for u in updates_of(step)) == [False, True]
     changed = update_in_loop(step, LoopUpdate(parameters=("state['a']",)))
     assert same(step, changed)
+
+
+def test_gradients_of_several_ranks_share_an_update(mesh: Mesh) -> None:
+    def step(state: Any, x: jax.Array) -> Any:
+        def of(state: Any) -> jax.Array:
+            def layer(x: jax.Array, p: Any) -> tuple[jax.Array, None]:
+                return jnp.tanh(x @ p[0] + p[1]), None
+
+            return jnp.mean(jnp.square(lax.scan(layer, x, (state["w"], state["b"]))[0]))
+
+        g = jax.grad(of)(state)
+        bias = g["b"] + jnp.sum(g["w"], axis=1)
+        return {"w": state["w"] - 0.1 * g["w"], "b": state["b"] - 0.1 * bias}
+
+    def shaped(shape: tuple[int, ...], spec: P) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+
+    w = shaped((LAYERS, WIDTH, WIDTH), P(None, None, "fsdp"))
+    state = {"w": w, "b": shaped((LAYERS, WIDTH), P())}
+    whole = hs.Step(step, args=(state, shaped((16, WIDTH), P("fsdp"))), donate_argnums=(0,))
+    (update,) = updates_of(whole)
+    assert [leaf.name for leaf in update.leaves] == [NAME, "state['b']"]
+    assert {g.aval.shape: s.spec for g, s in update.layouts.items()} == {
+        (LAYERS, WIDTH, WIDTH): P(None, "fsdp"),
+        (LAYERS, WIDTH): P(),
+    }
+    assert same(whole, applied(whole))
