@@ -155,6 +155,40 @@ def test_a_row_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
     assert [first.first, first.last] in shapes
 
 
+def in_window(tab: Tab, selector: str) -> float:
+    """How far below the window's top an element begins; the test fails if it is not in the window."""
+    top, height = tab.evaluate(
+        "s => [document.querySelector(s).getBoundingClientRect().top, innerHeight]", selector
+    )
+    assert -2 <= top < height, f"{selector} is at {top} of {height}"
+    return top
+
+
+def test_the_life_of_a_buffer_is_in_sight_and_leads_back(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    line = tab.locator("tr[data-index]").nth(3)
+    line.scroll_into_view_if_needed()
+    line.click()
+    tab.wait_for_timeout(1200)
+    in_window(tab, "#life h3")
+    tab.get_by_role("button", name="back to the table").click()
+    tab.wait_for_timeout(300)
+    assert tab.evaluate("document.activeElement.dataset.index") == line.get_attribute("data-index")
+    line_top = line.bounding_box()
+    assert line_top is not None
+    assert 0 <= line_top["y"] <= 900
+
+
+def test_links_of_the_sections_lead_there(deepseek: Opened) -> None:
+    tab = deepseek.tab
+    for section in ("findings", "memory", "census", "target"):
+        tab.locator(f"nav a[href='#{section}']").click()
+        tab.wait_for_timeout(1300)
+        top = in_window(tab, f"#{section}")
+        # The last one may have no room to come up.
+        assert top < 120 or section == "target"
+
+
 def test_a_tile_shows_the_life_of_its_buffer(deepseek: Opened) -> None:
     tab = deepseek.tab
     tab.locator("#treemap").scroll_into_view_if_needed()

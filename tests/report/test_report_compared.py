@@ -62,6 +62,27 @@ def test_the_page_of_a_diff(browser: Browser, dump_file: Callable[[str], Path], 
     tab.close()
 
 
+def test_columns_of_a_diff_are_sorted_by_their_figures(
+    browser: Browser, dump_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    page = tmp_path / "diff.html"
+    assert (
+        main(["diff", str(dump_file("moe_jax010")), str(dump_file("moe_jax012")), "--html", str(page)]) == 0
+    )
+    tab, complaints = opened(browser, page)
+    head = tab.locator("#census th").nth(4)
+    assert (head.text_content() or "").strip() == "bytes"
+    head.click()
+    orders = tab.locator("#census tbody tr td:nth-child(5)").evaluate_all(
+        "all => all.map(e => +e.dataset.order)"
+    )
+    assert len(orders) > 5
+    assert orders == sorted(orders)
+    assert orders != sorted(orders, key=str)
+    assert complaints == []
+    tab.close()
+
+
 def test_the_page_of_a_diff_with_itself(dump_file: Callable[[str], Path], tmp_path: Path) -> None:
     page = tmp_path / "diff.html"
     same = str(dump_file("dense"))

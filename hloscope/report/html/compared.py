@@ -146,10 +146,12 @@ def _changes(key: str, title: str, found: Sequence[Change], name: Words) -> Html
 
 
 def _change(change: Change, name: Words) -> Sequence[Cell]:
-    *words, shown = change_row(change, name)
-    delta = change.delta("bytes")
-    # By how much it changed, whichever way.
-    return (*_row(*words), Cell(shown, -1 if delta is None else abs(delta)))
+    *words, counted, runs, moved, shown = change_row(change, name)
+    row, delta = change.after or change.before or {}, change.delta("bytes")
+    figures = [(counted, row.get("count")), (runs, row.get("executions")), (moved, row.get("bytes"))]
+    # The last is how much changed, whichever way.
+    figures.append((shown, None if delta is None else abs(delta)))
+    return (*_row(*words), *(Cell(text, -1 if value is None else value) for text, value in figures))
 
 
 def _finding(change: Change) -> Sequence[Cell]:

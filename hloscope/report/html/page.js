@@ -89,10 +89,14 @@ function row(list, name, value) {
   list.append(term, text);
 }
 
-function showLife(buffer) {
+// `from` is the row of a table far below that it was chosen in; a button leads back there.
+function showLife(buffer, from = null) {
   chosen = buffer;
   const panel = document.getElementById("life");
   panel.hidden = false;
+  const back = panel.querySelector("button");
+  back.hidden = from === null;
+  back.onclick = () => { from.scrollIntoView({ block: "center" }); from.focus({ preventScroll: true }); };
   panel.querySelector("h3").textContent = `${buffer.label} ${buffer.shape ?? ""}`;
   const list = panel.querySelector("dl");
   list.replaceChildren();
@@ -107,7 +111,26 @@ function showLife(buffer) {
   row(list, "source", buffer.source);
   row(list, "used by", buffer.users);
   drawMarks();
+  if (from === null) return;
+  hold(panel);
+  back.focus({ preventScroll: true });
 }
+
+// Keep a place in the window while charts and tables above it still take their room, unless the reader moves on.
+let held = null;
+function hold(place) {
+  held = place;
+  const since = performance.now();
+  const again = () => {
+    if (held !== place) return;
+    if (Math.abs(place.getBoundingClientRect().top - parseFloat(getComputedStyle(place).scrollMarginTop)) > 2)
+      place.scrollIntoView();
+    if (root.dataset.ready !== "yes" || performance.now() < since + 1000) requestAnimationFrame(again);
+  };
+  again();
+}
+for (const moved of ["wheel", "touchmove", "pointerdown", "keydown"])
+  addEventListener(moved, () => (held = null), { passive: true, capture: true });
 
 // What is chosen, for the curve: the life of a buffer, the step that is kept.
 function marks() {
@@ -247,7 +270,7 @@ function makeTable(wrapped, table) {
 function listen(table) {
   const open = (event) => {
     const line = event.target.closest("tr[data-index]");
-    if (line) showLife(data[table.dataset.buffers][Number(line.dataset.index)]);
+    if (line) showLife(data[table.dataset.buffers][Number(line.dataset.index)], line);
   };
   table.addEventListener("click", open);
   table.addEventListener("keydown", (event) => event.key === "Enter" && open(event));
@@ -260,6 +283,8 @@ function setTheme(theme) {
 
 async function start() {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+  for (const link of document.querySelectorAll('nav a[href^="#"]'))
+    link.addEventListener("click", () => hold(document.getElementById(link.hash.slice(1))));
   document.getElementById("theme")?.addEventListener("click", () => {
     setTheme(isDark() ? "light" : "dark");
     drawn.forEach((drawOne) => drawOne());
