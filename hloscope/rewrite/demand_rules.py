@@ -19,6 +19,7 @@ from hloscope.rewrite.facts import Facts
 from hloscope.rewrite.limits import Limits
 from hloscope.rewrite.marks import MARK, registered
 from hloscope.rewrite.ranges import RangesBehind
+from hloscope.rewrite.symbols import sums_exactly
 from hloscope_kernels.valid_rows.roles import ELEMENTWISE
 
 ROWWISE = ELEMENTWISE | {
@@ -126,7 +127,10 @@ def _registered(reading: Reading, own: Any) -> list[Demand]:
 def _below_sum(reading: Reading, sizes: int) -> Demand:
     if sizes >= len(reading.equation.invars) or len(reading.shape(sizes)) != 1:
         return reading.whole("has no vector of group sizes there")
-    total = reading.facts.symbols.total(reading.facts.value(reading.equation.invars[sizes]))
+    vector = reading.facts.value(reading.equation.invars[sizes])
+    if not sums_exactly(vector.dtype):
+        return reading.whole(f"has group sizes of {vector.dtype}, whose sums may wrap around")
+    total = reading.facts.symbols.total(vector)
     what = f"{jaxprs.call_name(reading.equation)} reads rows below the sum of its group sizes"
     return below(total, Reason(what=what, where=reading.where))
 

@@ -305,7 +305,8 @@ def _manual_axes(equation: Any) -> tuple[str, ...]:
 
 def _one_value_per_shard(equation: Any, spec: Any) -> bool:
     """Whether devices that share a shard hold the same: jax checked it, or no two share one."""
-    return bool(equation.params.get("check_vma")) or all(axis in str(spec) for axis in _manual_axes(equation))
+    named = {str(axis) for part in spec for axis in (part if isinstance(part, tuple) else (part,))}
+    return bool(equation.params.get("check_vma")) or named.issuperset(_manual_axes(equation))
 
 
 def _plain(value: Any) -> Hashable:

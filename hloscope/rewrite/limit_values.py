@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from hloscope.rewrite.facts import Facts
 from hloscope.rewrite.limits import Limits
-from hloscope.rewrite.symbols import Expr, literal_value
+from hloscope.rewrite.symbols import Expr, literal_value, sums_exactly
 
 # Vectors that may be group sizes or their running sums: one entry per expert.
 _MOST_GROUPS = 65_536
@@ -50,7 +50,7 @@ class LimitValues:
                 continue
             if expr.shape == ():
                 self._learn(expr, LimitValue(sources=(var,), make=_same))
-            elif len(expr.shape) == 1 and 0 < expr.shape[0] <= _MOST_GROUPS:
+            elif len(expr.shape) == 1 and 0 < expr.shape[0] <= _MOST_GROUPS and sums_exactly(expr.dtype):
                 total = self.facts.symbols.total(expr)
                 self._learn(total, LimitValue(sources=(var,), make=jnp.sum))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hloscope.rewrite.symbols import Expr, Symbols, literal_value, parameter
+from hloscope.rewrite.symbols import Expr, Symbols, counts_to, literal_value, parameter, sums_exactly
 
 SPREADS = ("broadcast_in_dim", "reshape", "squeeze", "expand_dims")
 FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
@@ -41,7 +41,7 @@ class Limits:
     def _normalize(self, scalar: Expr) -> Expr:
         if scalar.shape:
             return scalar
-        if scalar.op == "reduce_sum" and len(scalar.args[0].shape) == 1:
+        if scalar.op == "reduce_sum" and len(scalar.args[0].shape) == 1 and sums_exactly(scalar.dtype):
             return self._sum(scalar.args[0])
         if scalar.op in ("squeeze", "reshape") and len(scalar.args[0].shape) == 1:
             return self.item(scalar.args[0], 0)
@@ -80,7 +80,8 @@ class Limits:
                 if index < part.shape[0]:
                     return self.item(part, index)
                 index -= part.shape[0]
-        if vector.op == "cumsum" and not parameter(vector, "reverse") and index == vector.shape[0] - 1:
+        last = index == vector.shape[0] - 1
+        if vector.op == "cumsum" and last and not parameter(vector, "reverse") and sums_exactly(vector.dtype):
             return self._sum(vector.args[0])
         if vector.op in ("min", "max", "add", "sub") and all(
             arg.shape in ((), vector.shape) for arg in vector.args
@@ -129,7 +130,8 @@ def is_row_number(expr: Expr) -> bool:
     """Whether each element is the number of its row (dimension 0)."""
     while expr.op in SPREADS and keeps_rows(expr):
         (expr,) = expr.args
-    return expr.op == "iota" and parameter(expr, "dimension") == 0
+    rows = expr.shape[0] if expr.shape else 0
+    return expr.op == "iota" and parameter(expr, "dimension") == 0 and counts_to(expr.dtype, rows - 1)
 
 
 def keeps_rows(expr: Expr) -> bool:

@@ -11,7 +11,19 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 Shape = tuple[int, ...]
+
+
+def sums_exactly(dtype: str) -> bool:
+    """Whether numbers of rows add up in a type without wrapping around."""
+    return np.issubdtype(dtype, np.integer) and np.iinfo(dtype).bits >= 32
+
+
+def counts_to(dtype: str, largest: int) -> bool:
+    """Whether a type holds all numbers from 0 to `largest`."""
+    return np.issubdtype(dtype, np.integer) and largest <= np.iinfo(dtype).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,7 +121,7 @@ class Symbols:
         return self.make(op, (left, right), shape=left.shape, dtype=left.dtype)
 
     def total(self, vector: Expr) -> Expr:
-        """The sum of a vector."""
+        """The sum of a vector, in whose type it does not wrap around."""
         return self.make("reduce_sum", (vector,), (("axes", (0,)),), shape=(), dtype=vector.dtype)
 
     def item_of(self, stack: Expr, reader: int, *, shape: Shape, dtype: str) -> Expr:
