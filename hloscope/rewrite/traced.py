@@ -61,6 +61,7 @@ class Traced:
         expected = jax.tree.structure(_dynamic(step.args, static, step.kwargs))
 
         def rewritten(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = _as_traced(step, args, kwargs)
             leaves, given = jax.tree.flatten(_dynamic(args, static, kwargs))
             if given != expected:
                 raise UserError(f"the rewritten step takes {expected}, got {given}")
@@ -78,6 +79,24 @@ def _take_signature(function: Callable[..., Any], original: Callable[..., Any]) 
     # Callables of C have none; jax counts their arguments then, too.
     with contextlib.suppress(TypeError, ValueError):
         vars(function)["__signature__"] = inspect.signature(original)
+
+
+def _as_traced(
+    step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments by position and by name as the step was traced with; as they are, where the signature does not tell."""
+    if kwargs.keys() == step.kwargs.keys():
+        return args, kwargs
+    try:
+        signature = inspect.signature(step.fn)
+        given = signature.bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return args, kwargs
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    if any(parameter.kind in several for parameter in signature.parameters.values()):
+        return args, kwargs
+    named = {name: value for name, value in given.items() if name in step.kwargs}
+    return tuple(value for name, value in given.items() if name not in named), named
 
 
 def _dynamic(args: Sequence[Any], static: Any, kwargs: Any) -> Any:

@@ -30,6 +30,15 @@ unsort = partial(unsort_bwd_rows, implementation="pallas_tpu", donate=True)
 fused = partial(fused_glu, implementation="pallas_tpu")
 
 
+def cut(x: jax.Array, end: jax.Array, limit: jax.Array) -> jax.Array:
+    """Row numbers against a number that is known when the step runs."""
+
+    def rows(x: jax.Array) -> jax.Array:
+        return jnp.where((jnp.arange(ROWS) < end)[:, None], jax.nn.silu(x), 0)
+
+    return valid_rows(rows, limit, implementation="pallas_tpu")(x)
+
+
 def over_valid_rows(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """`valid_rows` with the limit as the last operand."""
 
@@ -103,6 +112,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Any], tuple[int, ...]]] = {
         [matrix(ROWS, 4096, BF16), ((ROWS,), F32), ((ROWS,), jnp.bool_), ((ROWS,), jnp.bool_), LIMIT],
         (0,),
     ),
+    "rows cut": (cut, [matrix(ROWS, 4096, BF16), LIMIT, LIMIT], ()),
     "vmap one limit": (jax.vmap(fused, (0, None)), [((2, 4096, 2048), BF16), LIMIT], ()),
     "vmap": (jax.vmap(fused), [((2, 4096, 2048), BF16), ((2,), jnp.int32)], ()),
 }

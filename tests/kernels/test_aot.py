@@ -65,7 +65,7 @@ def large_copies(hlo):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_every_program_is_one_kernel_within_vmem(topology):
     compiled = programs(topology)
-    assert len(compiled) == 20
+    assert len(compiled) == 21
     for name, program in compiled.items():
         assert program["hlo"].count('custom_call_target="tpu_custom_call"') == 1, name
         scoped = re.findall(

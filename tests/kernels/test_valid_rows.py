@@ -371,7 +371,8 @@ def test_supports_returns_the_reason():
     x = jax.ShapeDtypeStruct((ROWS, 2 * WIDTH), jnp.bfloat16)
     assert supports(glu, x, chip=V6E) is None
     assert supports(glu, x, chip=None) == "the kernel is for TPU"
-    assert "not float16" in str(supports(jnp.sin, jax.ShapeDtypeStruct((8, 8), jnp.float16), chip=V6E))
+    for chip in (V6E, None):
+        assert "not float16" in str(supports(jnp.sin, jax.ShapeDtypeStruct((8, 8), jnp.float16), chip=chip))
 
 
 @pytest.mark.parametrize("vmem", [16 << 20, 64 << 20, 128 << 20])
@@ -385,3 +386,22 @@ def test_blocks_fit_vmem(vmem):
                 assert blocks.rows % blocks.tile_rows == 0
                 assert blocks.rows % (128 if vectors else 16) == 0
                 assert blocks.rows * (2 * row_bytes + vectors * 512) <= chip.window_bytes
+
+
+def test_row_numbers_meet_a_number_that_is_known_when_it_runs():
+    x = normal(0, (ROWS, WIDTH), jnp.bfloat16)
+
+    def run(x, end, limit, implementation):
+        def rows(x):
+            row = jnp.arange(ROWS)
+            kept = jnp.where((row < end)[:, None], x, 1)
+            return kept, jnp.where(row >= jnp.minimum(end * 2, ROWS), 2, row + end)
+
+        return valid_rows(rows, limit, implementation=implementation)(x)
+
+    for end in (0, 1, 77, ROWS):
+        kernel, plain = (run(x, jnp.int32(end), jnp.int32(200), how) for how in ("interpret", "xla"))
+        for got, wanted in zip(kernel, plain, strict=True):
+            np.testing.assert_array_equal(
+                np.asarray(got, np.float32)[:200], np.asarray(wanted, np.float32)[:200]
+            )

@@ -132,3 +132,26 @@ def test_rows_in_another_order_keep_their_range_and_no_more(limits: Limits):
     two = [limits.symbols.atom(name, (8,), "int32", frozenset()) for name in ("moved", "also moved")]
     assert two[0] is moved
     assert two[1] is not moved
+
+
+@pytest.mark.parametrize(
+    "masked",
+    [
+        lambda h, live: jnp.where(live[:, None], h, 0),
+        lambda h, live: h * jnp.where(live, 1.0, 0.0)[:, None],
+        lambda h, live: jnp.where(~live[:, None], 1.0, h),
+    ],
+)
+def test_a_mask_on_row_numbers_goes_into_the_kernel(masked):
+    def program(x, w, sizes):
+        live = jnp.arange(programs.ROWS) < jnp.sum(sizes) // 2
+        return lax.ragged_dot(masked(programs.swish(x), live), w, sizes)
+
+    args = (programs.buffer(), programs.weights(), jnp.asarray(programs.SIZES))
+    step = programs.step_of(program, *args)
+    plain = programs.run(step, *args)
+    for mode in ("poisoned", "interpret"):
+        with kernels_as(mode):
+            changed = rewrite_rows(step)
+        assert programs.same(programs.run(changed, *args), plain)
+    assert [c.refusal for c in programs.analysis(program, *args).clusters] == [None]

@@ -205,3 +205,40 @@ def test_a_broken_rule_is_caught(monkeypatch, name: str, primitive: str):
     monkeypatch.setattr(demand_rules, "RULES", demand_rules.RULES | rules)
     assert programs.analysis(program, *args).replaceable
     assert not programs.same(programs.poisoned(program, *args), programs.plain(program, *args))
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int8, jnp.int16])
+def test_group_sizes_in_a_type_that_wraps_around_prove_nothing(dtype):
+    def program(x, w, sizes):
+        return lax.ragged_dot(swish(x), w, sizes), jnp.cumsum(sizes)[-1]
+
+    (cluster,) = programs.analysis(
+        program, programs.buffer(), programs.weights(), SIZES.astype(dtype)
+    ).clusters
+    assert cluster.refusal is not None
+    assert "whose sums may wrap around" in cluster.refusal
+
+
+def test_row_numbers_that_wrap_around_bound_nothing():
+    rows = 320
+    x = jax.random.normal(jax.random.key(0), (rows, COLUMNS))
+
+    def program(x, w, end, dtype):
+        kept = (lax.iota(dtype, rows) < end.astype(dtype))[:, None]
+        return jnp.where(kept, jnp.tanh(swish(x)) @ w[0], 0.0) @ w[1]
+
+    args = (x, programs.weights(), jnp.int32(9))
+    for dtype, found in ((jnp.uint8, 0), (jnp.int8, 0), (jnp.int32, 1)):
+        clusters = programs.analysis(partial(program, dtype=dtype), *args).clusters
+        assert len([c for c in clusters if c.refusal is None]) == found, dtype
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16])
+def test_what_the_kernel_does_not_read_is_refused_off_a_tpu_too(dtype):
+    def program(x, w, sizes):
+        return lax.ragged_dot(swish(x), w, sizes)
+
+    args = (programs.buffer().astype(dtype), programs.weights().astype(dtype), SIZES)
+    (cluster,) = programs.analysis(program, *args).clusters
+    assert cluster.refusal is not None
+    assert "not float16" in cluster.refusal

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 import hloscope as hs
 from hloscope.capture import lowering
 from hloscope.errors import UserError
+from hloscope.rewrite import facts
 from hloscope.rewrite.rows import find_row_clusters, kernels_as, rewrite_rows
 
 SIZES = jnp.asarray(programs.SIZES)
@@ -232,3 +235,31 @@ def test_a_registered_demand(monkeypatch):
     assert programs.same(programs.poisoned(program, *args), programs.plain(program, *args))
     with pytest.raises(UserError, match="no position"):
         hs.register_demand("own_gmm", below_sum={-1: 2})
+
+
+def test_a_rewritten_step_takes_arguments_by_position_and_by_name():
+    def program(x, w, *, sizes):
+        return lax.ragged_dot(programs.swish(x), w, sizes)
+
+    x, w, sizes = programs.buffer(), programs.weights(), jnp.asarray(programs.SIZES)
+    plain = program(x, w, sizes=sizes)
+    step = hs.Step(program, args=(x, w), kwargs={"sizes": sizes})
+    with kernels_as("poisoned"):
+        changed = rewrite_rows(step)
+    for result in (
+        changed.fn(x, w, sizes=sizes),
+        changed.fn(x, w=w, sizes=sizes),
+        changed.fn(w=w, x=x, sizes=sizes),
+    ):
+        assert programs.same(result, plain)
+    with pytest.raises(hs.UserError, match="the rewritten step takes"):
+        changed.fn(x, sizes=sizes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "one"), [(P("fsdp"), False), (P(("dp", "fsdp")), True), (P("dp", "fsdp"), True)]
+)
+def test_axes_are_told_apart_by_their_whole_names(spec, one):
+    # "dp" stands in "fsdp", too.
+    equation = SimpleNamespace(params={"check_vma": False, "manual_axes": ("dp", "fsdp")})
+    assert facts._one_value_per_shard(equation, spec) is one

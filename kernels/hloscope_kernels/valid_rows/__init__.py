@@ -110,7 +110,9 @@ def supports(fn: Callable[..., Any], *operands: Any, chip: Chip | None) -> str |
         infer_roles(program, rows)
     except NotRowWiseError as error:
         return str(error)
-    return "the kernel is for TPU" if chip is None else _reason(program, rows, chip)
+    if chip is None:
+        return _wrong_kind(program) or "the kernel is for TPU"
+    return _reason(program, rows, chip)
 
 
 def _rows(operands: tuple[Any, ...]) -> int:
@@ -124,6 +126,14 @@ def _blocks(program: Program, rows: int, chip: Chip) -> Blocks | None:
 
 
 def _reason(program: Program, rows: int, chip: Chip) -> str | None:
+    why = _wrong_kind(program)
+    if why is None and _blocks(program, rows, chip) is None:
+        why = f"rows of {row_bytes(program)} bytes over all operands and results do not fit VMEM"
+    return why
+
+
+def _wrong_kind(program: Program) -> str | None:
+    """What the kernel does not read or write, on whatever chip."""
     for value in (*program.inputs, *program.outputs):
         kind = program.types[value] if isinstance(value, int) else None
         if kind is None or str(kind.dtype) in _DTYPES:
@@ -134,8 +144,6 @@ def _reason(program: Program, rows: int, chip: Chip) -> str | None:
             return (
                 f"the kernel takes booleans as one operand per row, not as {list(kind.shape)} or as a result"
             )
-    if _blocks(program, rows, chip) is None:
-        return f"rows of {row_bytes(program)} bytes over all operands and results do not fit VMEM"
     return None
 
 

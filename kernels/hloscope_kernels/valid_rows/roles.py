@@ -92,9 +92,14 @@ def infer_roles(program: Program, rows: int) -> dict[int, Role]:
         roles[value] = _input_role(program, value, rows, position)
     for value in program.captured:
         roles[value] = _captured_role(program, value)
+    # What is one number for all rows and columns, however often it stands.
+    single = {value for value in program.captured if program.types[value].shape == ()}
     for operation in program.operations:
         check = _check_for(operation)
-        role = check(_Context(program, roles, operation, rows))
+        context = _Context(program, roles, operation, rows, single)
+        role = check(context)
+        if operation.name in ELEMENTWISE | _SPREADING and context.of_one_number:
+            single.update(operation.results)
         for result in operation.results:
             if len(program.types[result].shape) > 2:
                 raise _refuse(operation, f"its result has shape {list(program.types[result].shape)}")
@@ -135,7 +140,10 @@ def _check_output(program: Program, roles: dict[int, Role], output: Operand, row
 class _Context:
     """One operation and what is known of its operands."""
 
-    def __init__(self, program: Program, roles: dict[int, Role], operation: Operation, rows: int) -> None:
+    def __init__(
+        self, program: Program, roles: dict[int, Role], operation: Operation, rows: int, single: set[int]
+    ) -> None:
+        self.single = [isinstance(operand, Constant) or operand in single for operand in operation.operands]
         self.operation, self.params, self.rows = operation, operation.params, rows
         self.shapes = [
             () if isinstance(operand, Constant) else program.types[operand].shape
@@ -147,11 +155,21 @@ class _Context:
         self.result_shape = program.types[operation.results[0]].shape
 
     @property
+    def of_one_number(self) -> bool:
+        """Whether every operand is one number for all rows and columns."""
+        return bool(self.single) and all(self.single)
+
+    @property
     def joined(self) -> Role:
         role = Role.SPLAT
         for own in self.roles:
             role |= own
         return role
+
+    @property
+    def depends_on_rows_only(self) -> bool:
+        """Whether the operands are numbers per row, and numbers that are the same for all."""
+        return all(role == Role.ROWS or one for role, one in zip(self.roles, self.single, strict=True))
 
     def column_axis(self, operand: int = 0) -> int | None:
         """The axis of an operand that runs over columns, None where it has none."""
@@ -167,6 +185,8 @@ def _refuse(operation: Operation, why: str) -> NotRowWiseError:
 
 def _elementwise(context: _Context) -> Role:
     if context.joined == Role.MATRIX and len(context.result_shape) < 2:
+        if context.depends_on_rows_only:
+            return Role.ROWS
         raise _refuse(context.operation, "it combines a number per row with a number per column")
     return context.joined
 
@@ -249,6 +269,7 @@ def _reduction(context: _Context) -> Role:
     return Role.ROWS
 
 
+_SPREADING = frozenset({"broadcast_in_dim", "reshape", "squeeze", "expand_dims"})
 _CHECKS: dict[str, Callable[[_Context], Role]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
