@@ -117,9 +117,23 @@ def changes(kind: Kind, before: Sequence[Row], after: Sequence[Row]) -> tuple[Ch
         )
         # Rows that are equal in full have not changed.
         pairs += found if key != whole else []
-    made = [Change(before=b, after=a) for b, a in pairs if _key(b, whole) != _key(a, whole)]
+    made = [Change(before=b, after=a) for b, a in pairs if _differs(b, a, kind)]
     made += [Change(before=b, after=None) for b in left] + [Change(before=None, after=a) for a in right]
     return tuple(sorted(made, key=lambda c: _order(kind, c)))
+
+
+# What a compile tells, and a dump perhaps not.
+_MAY_BE_UNKNOWN = frozenset({"mesh_axes", "group_size"})
+
+
+def _differs(before: Row, after: Row, kind: Kind) -> bool:
+    """Whether two rows differ in what both sides know."""
+    known = [
+        name
+        for name in (*kind.traits, *kind.figures)
+        if name not in (*_MAY_BE_UNKNOWN, *kind.figures) or None not in (before[name], after[name])
+    ]
+    return _key(before, known) != _key(after, known)
 
 
 def _paired(

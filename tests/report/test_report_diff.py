@@ -328,3 +328,15 @@ def test_the_mesh_is_told_in_words(report):
     text = compare(side_of(report("dense"), "a"), side_of(other, "b")).to_text()
     assert "fsdp 2 × expert 4" in text
     assert "{" not in text
+
+
+def test_what_one_side_does_not_know_has_not_changed(report):
+    known = report("moe_jax012")
+    unknown = copy.deepcopy(known)
+    for row in unknown["collectives"]:
+        row["mesh_axes"] = row["group_size"] = row["seconds"] = row["exposed_seconds"] = None
+    assert any(row["mesh_axes"] for row in known["collectives"])
+    assert compare(side_of(known, "a"), side_of(unknown, "b")).collectives == ()
+    assert compare(side_of(unknown, "b"), side_of(known, "a")).collectives == ()
+    unknown["collectives"][0]["bytes"] += 1
+    assert len(compare(side_of(known, "a"), side_of(unknown, "b")).collectives) == 1
