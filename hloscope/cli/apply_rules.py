@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hloscope.cli.output import HtmlOutput, JsonOutput, refuse_one_place, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, check_timeout, refuse_one_place, write_text
 from hloscope.cli.progress import progress
-from hloscope.errors import UserError
+from hloscope.errors import CompileError, HloscopeError, UserError
 from hloscope.report.verdict import parse_codes
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from hloscope.report.planned import Planned
 
 OBJECTIVES = ("temp", "time")
+
+
+_HOST = re.compile(r"cpu:[1-9][0-9]{0,3}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,8 @@ def run(request: Request) -> int:
     check_valid_fraction(request.valid_fraction)
     _check_place(request.save)
     refuse_one_place(request.target, json=request.json, html=request.html, save=request.save)
-    if not request.verify_on.startswith("cpu:"):
+    check_timeout(request.timeout)
+    if not _HOST.fullmatch(request.verify_on):
         raise UserError(
             f"--verify-on {request.verify_on}: only the host can run a step: write cpu:8 or the like"
         )
@@ -79,13 +84,15 @@ def run(request: Request) -> int:
     ):
         begin = _silent if request.quiet else _tell
         planner = Planner(target=request.target, options=options, begin=begin, on_event=on_event)
-        planned, proposal = _plan(planner, request)
+        planned, proposal, failure = _plan(planner, request)
         if output.wanted:
             output.write_json(planned.to_dict())
         if page.wanted:
             page.write_whole(planned.to_html())
     if not output.is_standard:
-        _write(planned, proposal, request)
+        _write(planned, proposal, request, failure)
+    if failure is not None:
+        raise failure
     return _verdict(planned)
 
 
@@ -97,17 +104,22 @@ def _verdict(planned: Planned) -> int:
     return 1
 
 
-def _plan(planner: Planner, request: Request) -> tuple[Planned, Proposal]:
+def _plan(planner: Planner, request: Request) -> tuple[Planned, Proposal, HloscopeError | None]:
+    """What was tried and kept; and what stood in the way of verifying it, or why the step does not compile still."""
     from hloscope.planner.run import carry_out, propose
     from hloscope.report.planned import Planned
 
     proposal = propose(planner)
     outcome = None if request.dry_run else carry_out(planner, proposal)
     actions = () if outcome is None else outcome.plan.actions
-    verification = None
+    verification: dict[str, Any] | None = None
+    failure: HloscopeError | None = None
     if outcome is not None and actions and request.verify:
-        verification = planner.verify(outcome.plan, request.verify_on)
-    sound = verification is None or verification["ok"]
+        try:
+            verification = planner.verify(outcome.plan, request.verify_on)
+        except HloscopeError as error:  # raised once what was measured is written
+            failure = error
+    sound = failure is None and (verification is None or verification["ok"])
     if outcome is not None and actions and sound and request.save is not None:
         outcome.plan.save(request.save)
     planned = Planned(
@@ -118,7 +130,9 @@ def _plan(planner: Planner, request: Request) -> tuple[Planned, Proposal]:
         outcome=outcome,
         verification=verification,
     )
-    return planned, proposal
+    if proposal.report.target.status == "failed" and not actions:
+        failure = failure or CompileError(proposal.report.target.error or "the compile failed")
+    return planned, proposal, failure
 
 
 def _check_place(save: str | None) -> None:
@@ -137,7 +151,7 @@ def _silent(number: int, what: str) -> None:
     del number, what
 
 
-def _write(planned: Planned, proposal: Proposal, request: Request) -> None:
+def _write(planned: Planned, proposal: Proposal, request: Request, failure: HloscopeError | None) -> None:
     from rich.console import Group
 
     from hloscope.report.terminal import NARROWEST
@@ -153,4 +167,6 @@ def _write(planned: Planned, proposal: Proposal, request: Request) -> None:
         saved = f"plan: {request.save}" if outcome.plan.actions else "no plan was written: nothing was kept"
         if planned.verification is not None and not planned.verification["ok"]:
             saved = "no plan was written: it does not verify"
+        elif failure is not None and outcome.plan.actions:
+            saved = "no plan was written: it could not be verified"
         print(saved, file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request as Opening
 from hloscope.cli.examine import Settings, no_collector, open_request, settle
-from hloscope.cli.output import HtmlOutput, JsonOutput, refuse_one_place, write_text
+from hloscope.cli.output import HtmlOutput, JsonOutput, check_timeout, refuse_one_place, write_text
 from hloscope.errors import UserError
 from hloscope.report.diff import Diff, compare
 from hloscope.report.diff_side import Side, is_report, read_side, side_of
@@ -51,6 +51,7 @@ def run(request: Request) -> int:
     if request.fail_on not in (None, "regression"):
         raise UserError(f"--fail-on takes regression, not {request.fail_on!r}")
     tolerance = parse_share(request.tolerance)
+    check_timeout(request.timeout)
     refuse_one_place(request.before, request.after, json=request.json, html=request.html)
     targets = (request.before, request.after)
     # Settings of both before a compile of either.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloscope.cli.new_baseline import NewBaseline
+from hloscope.cli.output import check_timeout
 from hloscope.cli.progress import progress
 from hloscope.config import Config, find_config, read_config
 from hloscope.devices import read_figures
@@ -77,8 +78,7 @@ def settle(request: Request, *, gate: bool) -> Settings:
         raise UserError("--baseline is empty: name a file, or leave it out")
     if request.chip_figures is not None:
         read_figures(request.chip_figures)
-    if request.timeout is not None and not request.timeout > 0:
-        raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
+    check_timeout(request.timeout)
     config = _config(request)
     select = _codes("select", request.select, config.select, config)
     ignore = _codes("ignore", request.ignore, config.ignore, config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from hloscope.cli.output import JsonOutput, write_text
+from hloscope.cli.output import JsonOutput, check_timeout, write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
 
@@ -36,8 +36,7 @@ def run(request: Request) -> int:
         raise UserError(
             f"{request.target} is no step file: give file.py or file.py:name, with @hs.step in it"
         )
-    if request.timeout is not None and not request.timeout > 0:
-        raise UserError(f"--timeout takes seconds above 0, not {request.timeout:g}")
+    check_timeout(request.timeout)
     with JsonOutput(request.json) as output:
         with progress(quiet=request.quiet) as on_event:
             report = load_kernel(

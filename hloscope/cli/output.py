@@ -93,6 +93,12 @@ class HtmlOutput(ReportOutput):
         self.write_whole(report.to_html())
 
 
+def check_timeout(seconds: float | None) -> None:
+    """Raises UserError for a time that nothing could be done in."""
+    if seconds is not None and not seconds > 0:
+        raise UserError(f"--timeout takes seconds above 0, not {seconds:g}")
+
+
 def refuse_one_place(*targets: str, **places: str | None) -> None:
     """Raises UserError where two options name one file, or one names a target: it would take its place."""
     taken = {os.path.realpath(_file_of(target)): "the target" for target in targets}

@@ -27,7 +27,7 @@ def sample(step: Step, seed: int) -> tuple[Sequence[Any], dict[str, Any]]:
     if step.sample is not None:
         values = tuple(step.sample(seed))
         _check(values, step.args)
-        return tree.map(_on_host, values), _drawn(dict(step.kwargs), seed)
+        return tree.map(_kept, values), _drawn(dict(step.kwargs), seed)
     args, kwargs = _drawn((tuple(step.args), dict(step.kwargs)), seed)
     return args, kwargs
 
@@ -56,8 +56,17 @@ def _drawn(shapes: Any, seed: int) -> Any:
     return tree.map(draw, shapes)
 
 
-def _on_host(value: Any) -> Any:
-    return np.asarray(value) if hasattr(value, "shape") else value
+def on_host(value: Any) -> Any:
+    """An array as numpy has it; of keys of random numbers their data."""
+    return np.asarray(jax.random.key_data(value) if _is_key(value) else value)
+
+
+def _is_key(value: Any) -> bool:
+    return hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+
+
+def _kept(value: Any) -> Any:
+    return np.asarray(value) if hasattr(value, "shape") and not _is_key(value) else value
 
 
 def _check(values: Any, shapes: Any) -> None:

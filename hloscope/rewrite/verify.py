@@ -21,7 +21,7 @@ from hloscope.capture.step import Step
 from hloscope.errors import UserError
 from hloscope.plan import Action, BeforeLoop, MoveAxis, Plan, ValidRows, from_fields
 from hloscope.rewrite.early import early_work
-from hloscope.rewrite.inputs import placed, sample
+from hloscope.rewrite.inputs import on_host, placed, sample
 from hloscope.rewrite.leaves import argument_leaves, argument_numbers, tree, tree_leaves
 from hloscope.rewrite.rows import BITWISE_OPTIONS, find_row_clusters, kernels_as
 
@@ -100,7 +100,7 @@ def compare(original: Step, changed: Step, *, seed: int, reordered: bool) -> dic
         raise UserError("the rewritten step returns another tree than the original")
     names = [leaf.name or "result" for leaf in tree_leaves(expected, "")]
     pairs = zip(names, tree.leaves(expected), tree.leaves(found), strict=True)
-    given = [np.asarray(value) for value in tree.leaves((args, kwargs))]
+    given = [on_host(value) for value in tree.leaves((args, kwargs))]
     leaves = [
         compare_leaf(n, o, new, allowed=_allowed(o.dtype, reordered, interpreted), given=given)
         for n, o, new in pairs
@@ -130,7 +130,7 @@ def _run(step: Step, args: Any, kwargs: Any) -> tuple[Any, bool]:
     static = argument_numbers(step.static_argnums)
     given = placed(args, tuple(step.args)), placed(kwargs, dict(step.kwargs))
     result = compiled(*(value for i, value in enumerate(given[0]) if i not in static), **given[1])
-    return tree.map(np.asarray, result), "pallas_call[" in str(traced.jaxpr)
+    return tree.map(on_host, result), "pallas_call[" in str(traced.jaxpr)
 
 
 def compare_leaf(

@@ -15,6 +15,7 @@ import pytest
 import hloscope
 from hloscope.cli.main import main
 from hloscope.plan import Plan
+from hloscope.planner.run import Planner
 from hloscope.units import size
 
 STEPS = Path(__file__).parents[1] / "steps"
@@ -44,6 +45,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         ([STEP, "--select", "X1"], "'X1' is no rule code"),
         ([STEP, "--save", "/nowhere/plan.toml"], "its folder is not there"),
         ([STEP, "--valid-fraction", "2"], "the valid fraction is a share of rows"),
+        ([STEP, "--verify-on", "cpu:x"], "--verify-on cpu:x: only the host can run a step: write cpu:8"),
+        ([STEP, "--timeout", "-3"], "--timeout takes seconds above 0, not -3"),
         (["none.py"], "there is no file none.py"),
     ],
 )
@@ -92,6 +95,24 @@ def test_a_sharded_axis_is_moved_measured_and_kept(run: Run, tmp_path: Path) -> 
     again = json.loads(out)
     assert again["memory"]["temp_bytes"] == told["after"]["temp_bytes"]
     assert again["findings"] == []
+
+
+@pytest.mark.tpu_compile
+def test_what_was_measured_is_told_where_it_cannot_be_verified(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise hloscope.UserError("results of the step itself are NaN")
+
+    monkeypatch.setattr(Planner, "verify", refused)
+    plan, report = tmp_path / "plan.toml", tmp_path / "report.json"
+    places = ("--save", plan, "--json", report, "--verify", "--quiet")
+    code, out, err = run("apply-rules", STEP, "--select", "HS201", *places)
+    assert code == 2
+    assert "kept" in out
+    assert json.loads(report.read_text())["after"]["temp_bytes"] > 0
+    assert err == "no plan was written: it could not be verified\nerror: results of the step itself are NaN\n"
+    assert not plan.exists()
 
 
 @pytest.mark.tpu_compile

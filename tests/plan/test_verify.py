@@ -211,3 +211,19 @@ def test_a_worker_verifies_a_plan_at_the_size_for_the_host(tmp_path: Path) -> No
     assert (told["ok"], told["topology"], told["seed"]) == (True, "cpu:8", 3)
     (leaf,) = told["leaves"]
     assert (leaf["shape"], leaf["allowed_roundings"]) == ([16, 16], REORDERED)
+
+
+def test_keys_of_random_numbers_go_in_and_come_out(mesh: Mesh) -> None:
+    def step(w: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key, own = jax.random.split(key)
+        return w + jax.random.normal(own, w.shape), key
+
+    whole = NamedSharding(mesh, P())
+    args = (
+        jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=whole),
+        jax.ShapeDtypeStruct((), jax.random.key(0).dtype, sharding=whole),
+    )
+    one = hs.Step(step, args=args, sample=lambda seed: (jnp.ones((8, 8)), jax.random.key(seed)))
+    told = compare(one, one, seed=3, reordered=False)
+    assert told["ok"]
+    assert all(leaf["bitwise"] for leaf in told["leaves"])
