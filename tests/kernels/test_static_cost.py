@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -54,11 +55,18 @@ def test_grouped_matmuls_in_parts_do_not_spill_and_do_not_stay_behind_xla(static
         for by in ("xla", "kernel")
     ]
     rows: dict[tuple[str, str], Any] = {}
+    missing: set[tuple[str, str]] = set()
     for answer in importlib.import_module("_static").compiled(chip, cases):
-        rows[answer["operation"], answer["by"]] = ragged.row_of(answer, chip)
+        case = answer["operation"], answer["by"]
+        if answer["code"] is None:
+            missing.add(case)
+        else:
+            rows[case] = ragged.row_of(answer, chip)
+    # libtpu of jax 0.10 lists no machine code for the contraction by XLA.
+    assert missing <= (set() if jax.__version_info__ >= (0, 12) else {("contraction", "xla")})
     kernel = rows["dot", "kernel"].step
     assert kernel.part == 512
     assert (kernel.fills, kernel.spills) == (0, 0)
     assert kernel.always + kernel.multiply <= 1.01 * rows["dot", "kernel"].matrix
-    for operation in ("dot", "contraction"):
+    for operation in {"dot", "contraction"} - {operation for operation, _ in missing}:
         assert rows[operation, "kernel"].total <= rows[operation, "xla"].total
