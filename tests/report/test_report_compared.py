@@ -73,12 +73,14 @@ def test_columns_of_a_diff_are_sorted_by_their_figures(
     head = tab.locator("#census th").nth(4)
     assert (head.text_content() or "").strip() == "bytes"
     head.click()
+    head.click()
+    tab.locator("#census th[aria-sort=descending]").wait_for(state="attached")
     orders = tab.locator("#census tbody tr td:nth-child(5)").evaluate_all(
         "all => all.map(e => +e.dataset.order)"
     )
     assert len(orders) > 5
-    assert orders == sorted(orders)
-    assert orders != sorted(orders, key=str)
+    assert orders == sorted(orders, reverse=True)
+    assert orders != sorted(orders, key=str, reverse=True)
     assert complaints == []
     tab.close()
 
