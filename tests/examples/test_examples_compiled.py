@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from browser_page import check_whole, open_page
 
 from hloscope.capture import Artifact, capture_step
 from hloscope.report import Report
 from hloscope.report.build import build_report
 from hloscope.report.target import open_artifact
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -37,6 +42,14 @@ def test_memory_is_the_compilers_own(name):
     assert memory.generated_code_bytes == stats.generated_code_bytes
     assert sum(b.bytes for b in memory.buffers_at_peak) == memory.peak_bytes
     assert memory.arena_bytes < memory.total_bytes < memory.hbm_limit_bytes
+
+
+@pytest.mark.parametrize("name", ["moe_train_step.py", "dense_train_step.py"])
+def test_its_page_is_drawn_whole(name, browser: Browser, tmp_path: Path):
+    _, report = compiled(name)
+    opened = open_page(browser, report, tmp_path, viewport={"width": 1280, "height": 900})
+    check_whole(opened)
+    opened.tab.close()
 
 
 def test_the_moe_step_wastes_what_its_spare_rows_cost():
