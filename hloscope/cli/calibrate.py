@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
-from hloscope.cli.output import write_text
+from hloscope.cli.output import refuse_one_place, write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
 from hloscope.files import write_whole
@@ -49,6 +49,7 @@ def run(request: Request) -> int:
     from hloscope.report.build import analyses_of, open_target
     from hloscope.report.target import is_step
 
+    refuse_one_place(request.target, times=request.times, output=request.output)
     read = _read(request.times)
     with progress(quiet=request.quiet or not is_step(request.target)) as on_event:
         opened = open_target(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.cli.examine import Request as Opening
-from hloscope.cli.examine import Settings, no_collector, open_request, settle
+from hloscope.cli.examine import Settings, no_collector, open_request, report_of, settle
 from hloscope.cli.output import HtmlOutput, JsonOutput, check_timeout, refuse_one_place, write_text
 from hloscope.errors import UserError
 from hloscope.report.diff import Diff, compare
@@ -100,21 +100,11 @@ def _side(request: Request, target: str, settings: Settings | None) -> Side:
     """A JSON report is read, anything else analyzed. Raises CompileError for a step that does not compile."""
     if settings is None:
         return read_side(target)
-    from hloscope.report.build import build_report
-
-    opened, failure = open_request(_opening(request, target))
+    opening = _opening(request, target)
+    opened, failure = open_request(opening)
     if failure is not None:
         raise failure
-    report = build_report(
-        opened,
-        topology=request.topology,
-        valid_fraction=request.valid_fraction,
-        chip_figures=request.chip_figures,
-        select=settings.select,
-        ignore=settings.ignore,
-        settings=settings.rule_settings,
-    )
-    return side_of(report.to_dict(), target)
+    return side_of(report_of(opened, opening, settings).to_dict(), target)
 
 
 def _page(diff: Diff, width: int, everything: bool, worse: tuple[str, ...]) -> RenderableType:

@@ -193,15 +193,7 @@ def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError
         except CompileError:
             _tell_unwritten(request)
             raise
-        report = build_report(
-            opened,
-            topology=request.topology,
-            valid_fraction=request.valid_fraction,
-            chip_figures=request.chip_figures,
-            select=settings.select,
-            ignore=settings.ignore,
-            settings=settings.rule_settings,
-        )
+        report = report_of(opened, request, settings)
         if failure is None and report.target.status == "failed":
             failure = CompileError(report.target.error or "the compile failed")
         held = _held(report, settings, opened)
@@ -213,6 +205,19 @@ def examine(request: Request, settings: Settings) -> tuple[Verdict, CompileError
         else:
             _tell_unwritten(request)
         return judge(held, settings.rules, settings.fail_on), failure
+
+
+def report_of(opened: Opened, request: Request, settings: Settings) -> Report:
+    """The report of a target that was opened, as a command line and its settings ask for it."""
+    return build_report(
+        opened,
+        topology=request.topology,
+        valid_fraction=request.valid_fraction,
+        chip_figures=request.chip_figures,
+        select=settings.select,
+        ignore=settings.ignore,
+        settings=settings.rule_settings,
+    )
 
 
 def _tell_unwritten(request: Request) -> None:

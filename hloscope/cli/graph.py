@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloscope.cli.output import write_bytes, write_text
+from hloscope.cli.output import refuse_one_place, write_bytes, write_text
 from hloscope.errors import UserError
 from hloscope.files import write_whole
 from hloscope.hlo import Instruction, Module
@@ -36,6 +36,7 @@ class Request:
 def run(request: Request) -> int:
     """Draw, and return the exit code."""
     form = _format(request)
+    refuse_one_place(request.target, output=request.output)
     if request.hops < 0:
         raise UserError(f"--hops takes a number of steps, 0 or more, not {request.hops}")
     opened = open_target(request.target, topology=request.topology, module=request.module)

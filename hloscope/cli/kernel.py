@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from hloscope.cli.output import JsonOutput, check_timeout, write_text
+from hloscope.cli.output import JsonOutput, check_timeout, refuse_one_place, write_text
 from hloscope.cli.progress import progress
 from hloscope.errors import UserError
 
@@ -37,6 +37,7 @@ def run(request: Request) -> int:
             f"{request.target} is no step file: give file.py or file.py:name, with @hs.step in it"
         )
     check_timeout(request.timeout)
+    refuse_one_place(request.target, json=request.json)
     with JsonOutput(request.json) as output:
         with progress(quiet=request.quiet) as on_event:
             report = load_kernel(

@@ -138,42 +138,30 @@ def candidates(findings: Sequence[Finding], described: Described) -> list[Candid
     return [*found, *moves.values()]
 
 
+def _proved(action: Action, group: str, findings: Sequence[Finding]) -> Candidate:
+    """An action that is proved, against all of these findings together."""
+    codes = tuple(sorted({f.code for f in findings}))
+    return Candidate(action=action, codes=codes, group=group, safe=True, prediction=_prediction(findings))
+
+
 def _valid_rows(findings: Sequence[Finding], described: Described) -> Iterator[Candidate]:
     """All clusters that can be proved, together: kernels that share a buffer pay only side by side."""
     keys = tuple(dict.fromkeys(c.key for c in described.clusters if c.refusal is None))
     if findings and keys:
-        yield Candidate(
-            action=ValidRows(clusters=keys),
-            codes=tuple(sorted({f.code for f in findings})),
-            group="valid-rows",
-            safe=True,
-            prediction=_prediction(findings),
-        )
+        yield _proved(ValidRows(clusters=keys), "valid-rows", findings)
 
 
 def _loop_updates(findings: Sequence[Finding], described: Described) -> Iterator[Candidate]:
     """All parameters that can be updated in their loops, together: each stack of gradients counts at the peak."""
     names = tuple(u.parameter for u in described.updates if u.refusal is None)
     if findings and names:
-        yield Candidate(
-            action=LoopUpdate(parameters=names),
-            codes=tuple(sorted({f.code for f in findings})),
-            group="loop-update",
-            safe=True,
-            prediction=_prediction(findings),
-        )
+        yield _proved(LoopUpdate(parameters=names), "loop-update", findings)
 
 
 def _before_loops(findings: Sequence[Finding], described: Described) -> Iterator[Candidate]:
     work = tuple(dict.fromkeys(w.key for w in described.waiting))
     if findings and work:
-        yield Candidate(
-            action=BeforeLoop(work=work),
-            codes=tuple(sorted({f.code for f in findings})),
-            group="before-loop",
-            safe=True,
-            prediction=_prediction(findings),
-        )
+        yield _proved(BeforeLoop(work=work), "before-loop", findings)
 
 
 def _rule_sets(findings: Sequence[Finding], described: Described) -> Iterator[Candidate]:

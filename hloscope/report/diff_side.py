@@ -12,6 +12,7 @@ from hloscope.errors import UserError
 from hloscope.report.budgets import Unit
 from hloscope.report.diff_match import BUFFERS, CENSUS, COLLECTIVES, FINDINGS, Kind, Row
 from hloscope.report.json import SCHEMA_VERSION
+from hloscope.report.target import begins_a_report
 
 _MEMORY = (
     "argument", "output", "alias", "temp", "arena", "total", "generated_code", "peak", "fragmentation",
@@ -54,17 +55,13 @@ def is_report(target: str) -> bool:
     path = Path(target)
     if not path.is_file():
         return False
-    return path.suffix.lower() == ".json" or looks_like_report(path)
-
-
-def looks_like_report(path: Path) -> bool:
-    """Whether a file begins as hloscope's own JSON does. Raises UserError if it cannot be read."""
+    if path.suffix.lower() == ".json":
+        return True
     try:
         with path.open("rb") as file:
-            start = file.read(200).lstrip()
+            return begins_a_report(file.read(200).lstrip())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    return start.startswith(b"{") and b'"schema_version"' in start[:100]
 
 
 def read_side(path: str) -> Side:

@@ -115,7 +115,7 @@ def _refuse_other(path: Path) -> None:
     start = _start(path).lstrip()
     if path.suffix == ".ipynb" or start.startswith(b'{\n "cells"'):
         raise UserError(f"{path} is a notebook: put the step into a .py file, with @hloscope.step on it")
-    if start.startswith(b"{") and b'"schema_version"' in start[:100]:
+    if begins_a_report(start):
         packed = ", uncompressed" if path.suffix == ".gz" else ""
         raise UserError(f"{path} is a report of an earlier run: hs.diff and hloscope diff read it{packed}")
     if start.startswith(b"module @"):
@@ -123,6 +123,11 @@ def _refuse_other(path: Path) -> None:
             f"{path} is StableHLO, what the step was before it was compiled: give the .hlo.pb or the HLO text "
             "of after_optimizations from a dump"
         )
+
+
+def begins_a_report(start: bytes) -> bool:
+    """Whether a file that begins so, blanks left out, is JSON of hloscope's own."""
+    return start.startswith(b"{") and b'"schema_version"' in start[:100]
 
 
 def _start(path: Path) -> bytes:

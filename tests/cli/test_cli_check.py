@@ -220,6 +220,11 @@ def test_no_two_outputs_in_one_place(run: Run, dense: Path) -> None:
     ):
         code, _, err = run(*command, "./dump.pb")
         assert (code, err) == (2, f"error: the target and {command[-1]} name one file, ./dump.pb\n")
+    code, _, err = run("graph", "dump.pb", "fusion.264", "--format", "dot", "--output", "dump.pb")
+    assert (code, err) == (2, "error: the target and --output name one file, dump.pb\n")
+    Path("times.csv").write_text("name,seconds\n")
+    code, _, err = run("calibrate", "dump.pb", "--times", "times.csv", "--output", "times.csv")
+    assert (code, err) == (2, "error: --times and --output name one file, times.csv\n")
     assert Path("dump.pb").read_bytes() == dense.read_bytes()
     code, _, err = run("check", "step.py:main", "--output", "step.py")
     assert (code, err) == (2, "error: the target and --output name one file, step.py\n")

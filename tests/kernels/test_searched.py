@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tpu_chips import CHIPS
 
 import hloscope_kernels
 from hloscope_kernels.chip import Chip
@@ -15,13 +16,6 @@ from hloscope_kernels.ragged_dot import tiles as ragged
 from hloscope_kernels.ragged_dot.tiles import ElementBytes, Tiles, contraction_tiles, dot_tiles
 from hloscope_kernels.unsort_bwd_rows import config as unsort
 
-CHIPS = {
-    "v4": Chip(generation=4, cores=1, vmem_bytes=16 << 20),
-    "v5e": Chip(generation=5, cores=1, vmem_bytes=128 << 20),
-    "v5p": Chip(generation=5, cores=2, vmem_bytes=64 << 20),
-    "v6e": Chip(generation=6, cores=1, vmem_bytes=128 << 20),
-    "tpu7x": Chip(generation=7, cores=1, vmem_bytes=64 << 20),
-}
 BF16 = ElementBytes(lhs=2, rhs=2, out=2)
 F32 = ElementBytes(lhs=4, rhs=4, out=4)
 

@@ -116,6 +116,23 @@ def test_what_was_measured_is_told_where_it_cannot_be_verified(
 
 
 @pytest.mark.tpu_compile
+def test_a_step_that_does_not_fit_and_that_nothing_brings_down(run: Run, tmp_path: Path) -> None:
+    step = tmp_path / "large.py"
+    step.write_text(
+        "import hloscope as hs\nimport jax\nimport jax.numpy as jnp\n"
+        "from jax.sharding import NamedSharding, PartitionSpec\n\n\n"
+        "@hs.step(topology='v5e:1x1')\ndef large(topology):\n"
+        "    whole = NamedSharding(topology.mesh(d=1), PartitionSpec())\n"
+        "    x = jax.ShapeDtypeStruct((131072, 128), jnp.float32, sharding=whole)\n"
+        "    return hs.Step(lambda x: jnp.sort(x @ x.T, axis=0), args=(x,))\n"
+    )
+    code, out, err = run("apply-rules", step, "--quiet")
+    assert code == 3
+    assert "Nothing was kept" in out
+    assert err.startswith("error: the step does not fit: it needs ")
+
+
+@pytest.mark.tpu_compile
 def test_a_dry_run_compiles_the_step_as_it_is_and_no_more(run: Run, tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     code, out, err = run("apply-rules", STEP, "--dry-run", "--save", plan, "--json", "-")

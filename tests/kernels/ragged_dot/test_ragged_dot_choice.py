@@ -7,6 +7,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import pytest
+from tpu_chips import CHIPS
 
 from hloscope_kernels.chip import Chip
 from hloscope_kernels.ragged_dot import explain, unsupported
@@ -24,13 +25,6 @@ from hloscope_kernels.ragged_dot.tiles import (
 )
 
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
-CHIPS = {
-    "v4": Chip(generation=4, cores=1, vmem_bytes=16 << 20),
-    "v5e": Chip(generation=5, cores=1, vmem_bytes=128 << 20),
-    "v5p": Chip(generation=5, cores=2, vmem_bytes=64 << 20),
-    "v6e": Chip(generation=6, cores=1, vmem_bytes=128 << 20),
-    "tpu7x": Chip(generation=7, cores=1, vmem_bytes=64 << 20),
-}
 BF16 = ElementBytes(lhs=2, rhs=2, out=2)
 F32 = ElementBytes(lhs=4, rhs=4, out=4)
 
