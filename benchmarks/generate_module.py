@@ -53,6 +53,11 @@ SHAPES = shapes(
 )
 
 
+def shape_of(instruction: protos.Instruction) -> protos.Shape:
+    """An instruction's shape."""
+    return protos.Shape.FromString(instruction.shape)
+
+
 def tuple_of(*parts: protos.Shape) -> protos.Shape:
     """A tuple's shape."""
     return protos.Shape(element_type=13, tuple_shapes=parts)
@@ -126,7 +131,7 @@ class Body:
             writer.place(callee)
         writer.count += 1
         made = self.proto.instructions.add(
-            id=number, name=f"{name or opcode}.{number}", opcode=opcode, shape=shape,
+            id=number, name=f"{name or opcode}.{number}", opcode=opcode, shape=shape.SerializeToString(),
             operand_ids=[o.id for o in operands], called_computation_ids=[c.proto.id for c in calls], **fields,
         )  # fmt: skip
         if scope:
@@ -137,7 +142,8 @@ class Body:
 
     def element(self, value: protos.Instruction, index: int) -> protos.Instruction:
         """An element of a tuple."""
-        return self.add("get-tuple-element", value.shape.tuple_shapes[index], value, tuple_index=index)
+        part = shape_of(value).tuple_shapes[index]
+        return self.add("get-tuple-element", part, value, tuple_index=index)
 
     def fusion(
         self, kind: str, body: Body, shape: protos.Shape, *operands: protos.Instruction, scope: str
@@ -181,7 +187,7 @@ def activation(writer: Writer, scope: str, *, outputs: int) -> Body:
     x = body.add("convert", wide, gate, scope=scope)
     e = body.add("exponential", wide, body.add("negate", wide, x, scope=scope), scope=scope)
     one = body.add("constant", shapes(x="f32[]{:T(128)}")["x"])
-    one.literal.shape.CopyFrom(one.shape)
+    one.literal.shape.CopyFrom(shape_of(one))
     one.literal.f32s.append(1.0)
     ones = body.add("broadcast", wide, one, scope=scope)
     s = body.add("divide", wide, ones, body.add("add", wide, e, ones, scope=scope), scope=scope)
@@ -189,7 +195,7 @@ def activation(writer: Writer, scope: str, *, outputs: int) -> Body:
     z = body.add("multiply", wide, y, body.add("convert", wide, up, scope=scope), scope=scope)
     parts = [body.add("convert", SHAPES["hidden"], v, scope=scope) for v in (z, y)[:outputs]]
     if outputs > 1:
-        body.add("tuple", tuple_of(*(p.shape for p in parts)), *parts)
+        body.add("tuple", tuple_of(*map(shape_of, parts)), *parts)
     return body
 
 
@@ -199,7 +205,7 @@ def norm(writer: Writer, add: Body, scope: str) -> Body:
     x = body.add("convert", SHAPES["wide"], body.parameter(SHAPES["hidden"]), scope=scope)
     square = body.add("multiply", SHAPES["wide"], x, x, scope=scope)
     zero = body.add("constant", shapes(x="f32[]{:T(128)}")["x"])
-    zero.literal.shape.CopyFrom(zero.shape)
+    zero.literal.shape.CopyFrom(shape_of(zero))
     zero.literal.f32s.append(0.0)
     total = body.add("reduce", SHAPES["scale"], square, zero, calls=[add], scope=scope, dimensions=[1])
     body.add("rsqrt", SHAPES["scale"], total, scope=scope)
@@ -218,7 +224,7 @@ def scatter(writer: Writer, add: Body, scope: str) -> Body:
         use_global_device_ids=True, iota_collective_device_list=groups,
     )  # fmt: skip
     place = body.add("constant", SHAPES["index"])
-    place.literal.shape.CopyFrom(place.shape)
+    place.literal.shape.CopyFrom(shape_of(place))
     place.literal.s32s.append(0)
     sizes = [WIDTH // DEVICES, HIDDEN]
     body.add("dynamic-slice", SHAPES["shard"], summed, place, place, dynamic_slice_sizes=sizes, scope=scope)
@@ -302,7 +308,7 @@ STATE = tuple_of(*(SHAPES[name] for name in ("index", "rows", "shard", "experts"
 def integer(body: Body, value: int) -> protos.Instruction:
     """An integer constant."""
     made = body.add("constant", SHAPES["index"])
-    made.literal.shape.CopyFrom(made.shape)
+    made.literal.shape.CopyFrom(shape_of(made))
     made.literal.s32s.append(value)
     return made
 

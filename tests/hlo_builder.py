@@ -57,7 +57,7 @@ class Body:
         """An instruction; it becomes the root until another one follows."""
         instruction = self.proto.instructions.add(id=self._builder.next_id(), opcode=opcode)
         instruction.name = name or f"{opcode}.{instruction.id}"
-        instruction.shape.CopyFrom(shape_proto(shape))
+        instruction.shape = shape_proto(shape).SerializeToString()
         instruction.operand_ids.extend(o.id for o in operands)
         instruction.metadata.op_name = op_name
         called = [calls] if isinstance(calls, Body) else calls

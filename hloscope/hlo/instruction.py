@@ -50,10 +50,10 @@ class Instruction:
     """The operands, in order."""
     called_computations: Final[tuple[Computation, ...]]
     """Computations that this instruction calls: fusion bodies, loop conditions and bodies, reducers."""
+    shape: Final[Shape]
+    """The result's shape, with layout; equal shapes of one module are one object."""
 
     # Worked out when first asked for (`__getattr__`), and plain attributes from then on.
-    shape: Shape
-    """The result's shape, with layout."""
     users: tuple[Instruction, ...]
     """The instructions of the same computation that take this one as an operand, each once."""
     source_target_pairs: tuple[tuple[int, int], ...]
@@ -72,23 +72,25 @@ class Instruction:
         """
         self.proto = proto
         self.computation = computation
-        self.module = computation.module
+        self.module = module = computation.module
         self.id = proto.id
         self.opcode = intern(proto.opcode)
+        self.shape = module.shapes[proto.shape]
+        # Slices: to iterate over a repeated field is a call for each item, and an exception at its end.
+        operands, called = proto.operand_ids[:], proto.called_computation_ids[:]
         try:
-            self.operands = tuple([before[i] for i in proto.operand_ids])
+            self.operands = tuple([before[i] for i in operands]) if operands else ()
         except KeyError:
             raise UserError(
                 f"%{proto.name} has an operand that does not come before it: the file is damaged"
             ) from None
         try:
             # Callees come first in a sound module, so this also rules out cycles of calls.
-            self.called_computations = tuple([callees[i] for i in proto.called_computation_ids])
+            self.called_computations = tuple([callees[i] for i in called]) if called else ()
         except KeyError:
             raise UserError(
                 f"%{proto.name} calls a computation that does not come before it: the file is damaged"
             ) from None
-
         self._name: str | None = None
 
     @property
@@ -103,12 +105,10 @@ class Instruction:
         def __getattr__(self, field: str) -> object:
             """Work out an attribute that has no value yet."""
             match field:
-                case "shape":
-                    value = self.module.intern_shape(self.proto.shape)
                 case "users":
                     value = self.computation.users_of(self)
                 case "source_target_pairs":
-                    value = decode_pairs(tuple(self.proto.source_target_pairs))
+                    value = decode_pairs(tuple(self.proto.source_target_pairs[:]))
                 case _:
                     raise AttributeError(f"an instruction has no {field!r}", name=field, obj=self)
             setattr(self, field, value)
@@ -153,7 +153,7 @@ class Instruction:
     @property
     def dimensions(self) -> tuple[int, ...]:
         """The `dimensions` attribute of a broadcast, reduce, collective and the like."""
-        return tuple(self.proto.dimensions)
+        return tuple(self.proto.dimensions[:])
 
     @property
     def parameter_number(self) -> int | None:
@@ -312,7 +312,7 @@ def _in_schedule_order(
     if computation not in schedule.sequences:
         return None
     ordered: dict[int, Instruction] = {}
-    for number in schedule.sequences[computation].instruction_ids:
+    for number in schedule.sequences[computation].instruction_ids[:]:
         instruction = by_id.get(number)
         if instruction is None or any(o.id not in ordered for o in instruction.operands):
             return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from hloscope.hlo.index import index_module
 from hloscope.hlo.instruction import Computation, Instruction
 from hloscope.hlo.loops import trip_count
-from hloscope.hlo.shape import Shape, decode_shape
+from hloscope.hlo.shape import KnownShapes, Shape
 from hloscope.hlo.shown import drawn
 from hloscope.hlo.source import StackFrames
 
@@ -28,7 +28,8 @@ class Module:
 
     def __init__(self, proto: protos.HloModuleProto) -> None:
         self._proto = proto
-        self._shapes: dict[bytes, Shape] = {}
+        # By the bytes of their messages; equal shapes are one object.
+        self.shapes = KnownShapes()
         self._callers: dict[int, tuple[Instruction, ...]] = {}
         # What functions have told so far, by function and by what each was asked about: `hloscope.hlo.memo`.
         self.facts: defaultdict[object, dict[Any, Any]] = defaultdict(dict)
@@ -178,14 +179,6 @@ class Module:
             return iter(())
         callers = (i for i in computation.instructions if i.opcode in _CONTROL_OPCODES)
         return (callee for caller in callers for callee in caller.called_computations)
-
-    def intern_shape(self, proto: protos.Shape) -> Shape:
-        """The decoded shape; equal shapes of one module are one object."""
-        key = proto.SerializeToString()
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._shapes[key] = decode_shape(proto)
-        return shape
 
     def graph(self) -> nx.DiGraph[str]:
         """The data flow as a networkx graph of instruction names.

@@ -77,8 +77,8 @@ def decode_replica_groups(proto: protos.Instruction) -> ReplicaGroups | None:
         devices = proto.collective_device_list
         if devices.HasField("iota_replica_group_list"):
             return _from_iota(devices.iota_replica_group_list)
-        return _from_lists(tuple(tuple(g.replica_ids) for g in devices.replica_groups))
-    return _from_lists(tuple(tuple(g.replica_ids) for g in proto.replica_groups))
+        return _from_lists(tuple(tuple(g.replica_ids[:]) for g in devices.replica_groups))
+    return _from_lists(tuple(tuple(g.replica_ids[:]) for g in proto.replica_groups))
 
 
 def _from_lists(groups: tuple[tuple[int, ...], ...]) -> ReplicaGroups | None:
@@ -90,8 +90,8 @@ def _from_lists(groups: tuple[tuple[int, ...], ...]) -> ReplicaGroups | None:
 
 
 def _from_iota(proto: protos.IotaReplicaGroupList) -> ReplicaGroups:
-    dims = tuple(proto.iota_reshape_dims)
-    perm = tuple(proto.iota_transpose_perm) or tuple(range(len(dims)))
+    dims = tuple(proto.iota_reshape_dims[:])
+    perm = tuple(proto.iota_transpose_perm[:]) or tuple(range(len(dims)))
     text = f"[{proto.num_replica_groups},{proto.num_devices_per_group}]<=[{','.join(map(str, dims))}]"
     if perm != tuple(range(len(dims))):
         text += f"T({','.join(map(str, perm))})"
@@ -119,7 +119,7 @@ def _from_mesh(proto: protos.MeshAxesReplicaGroupList) -> ReplicaGroups:
     if total > _MOST_DEVICES:
         raise UserError(f"replica groups {text} do not describe a set of devices: the module is damaged")
     size = math.prod(s if s else mesh[n] for n, _, s in split)
-    explicit = tuple(proto.mesh.device_ids)
+    explicit = tuple(proto.mesh.device_ids[:])
     if explicit and len(explicit) != total:
         raise UserError(f"replica groups {text} list {len(explicit)} devices: the module is damaged")
     dims, perm = _mesh_permutation(mesh, split)

@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
 
 from hloscope.errors import UserError
-
-if TYPE_CHECKING:
-    from hloscope.hlo import protos
+from hloscope.hlo import protos
 
 # XLA's PrimitiveType numbers (xla_data.proto) with the bits that one element takes in memory.
 # Types below a byte are packed only where the layout says so (`E(4)`); else they take a whole byte.
@@ -215,6 +214,21 @@ def _merge_combined(covered: list[int], tile: tuple[int, ...]) -> tuple[list[int
     return dims, sizes
 
 
+class KnownShapes(dict[bytes, Shape]):
+    """Shapes by the bytes of their messages, each decoded when it is first asked for; equal ones are one object."""
+
+    def __init__(self) -> None:
+        self._equal: dict[Shape, Shape] = {}  # one shape can be spelled in different bytes
+
+    def __missing__(self, message: bytes) -> Shape:
+        try:
+            shape = decode_shape(protos.Shape.FromString(message))
+        except DecodeError as error:
+            raise UserError("a shape is damaged: dump the module again") from error
+        shape = self[message] = self._equal.setdefault(shape, shape)
+        return shape
+
+
 def decode_shape(proto: protos.Shape) -> Shape:
     """A Shape from its proto."""
     name, bits = _PRIMITIVE_TYPES.get(proto.element_type, (f"type{proto.element_type}", 0))
@@ -222,8 +236,8 @@ def decode_shape(proto: protos.Shape) -> Shape:
         return Shape("tuple", tuple_shapes=tuple(decode_shape(s) for s in proto.tuple_shapes))
     if name == "buffer" and proto.tuple_shapes:
         return decode_shape(proto.tuple_shapes[0])
-    dynamic = tuple(proto.is_dynamic_dimension)
-    dimensions = tuple(proto.dimensions)
+    dynamic = tuple(proto.is_dynamic_dimension[:])
+    dimensions = tuple(proto.dimensions[:])
     if math.prod(dimensions) > _MOST:
         raise UserError(f"a shape of {len(dimensions)} dimensions is beyond all measure: the file is damaged")
     return Shape(
@@ -237,8 +251,8 @@ def decode_shape(proto: protos.Shape) -> Shape:
 
 def _decode_layout(proto: protos.Layout) -> Layout:
     return Layout(
-        tuple(proto.minor_to_major),
-        tuple(tuple(t.dimensions) for t in proto.tiles),
+        tuple(proto.minor_to_major[:]),
+        tuple(tuple(t.dimensions[:]) for t in proto.tiles),
         proto.memory_space,
         proto.element_size_in_bits,
     )

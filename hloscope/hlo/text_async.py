@@ -11,6 +11,7 @@ from typing import Protocol
 from hloscope.hlo import protos
 from hloscope.hlo.text_names import Names
 from hloscope.hlo.text_scan import MalformedError
+from hloscope.hlo.text_shape import Shapes
 
 # These are opcodes; every other `X-start` is short for an `async-start`.
 _NATIVE = frozenset({"all-gather", "all-reduce", "collective-permute", "copy", "async", "send", "recv"})
@@ -23,6 +24,7 @@ class Maker(Protocol):
 
     module: protos.HloModuleProto
     names: Names
+    shapes: Shapes
 
     def next_id(self) -> int:
         """A new instruction id."""
@@ -40,7 +42,7 @@ def unwrap(maker: Maker, proto: protos.Instruction) -> None:
     if part != "start":
         proto.opcode = f"async-{part}"
         return
-    shapes = proto.shape.tuple_shapes
+    shapes = maker.shapes.of(proto.shape).tuple_shapes
     if len(shapes) < 2:
         raise MalformedError(f"{proto.opcode} needs a shape ((operands), result, ...)")
     work = protos.Instruction()
@@ -49,10 +51,10 @@ def unwrap(maker: Maker, proto: protos.Instruction) -> None:
     for number, shape in enumerate(shapes[0].tuple_shapes):
         parameter = body.instructions.add(id=maker.next_id(), opcode="parameter", parameter_number=number)
         parameter.name = maker.names.instruction(f"{proto.name}.param_{number}")
-        parameter.shape.CopyFrom(shape)
+        parameter.shape = shape.SerializeToString()
     work.opcode, work.id = opcode, maker.next_id()
     work.name = maker.names.instruction(f"{proto.name}.{opcode}")
-    work.shape.CopyFrom(shapes[1])
+    work.shape = shapes[1].SerializeToString()
     for field in ("operand_ids", "control_predecessor_ids", "async_execution_thread"):
         work.ClearField(field)
     work.operand_ids.extend(p.id for p in body.instructions)
@@ -72,7 +74,7 @@ def _keep_start(proto: protos.Instruction, body: int) -> None:
     start = protos.Instruction(
         name=proto.name, id=proto.id, opcode="async-start", called_computation_ids=[body]
     )
-    start.shape.CopyFrom(proto.shape)
+    start.shape = proto.shape
     start.operand_ids.extend(proto.operand_ids)
     start.control_predecessor_ids.extend(proto.control_predecessor_ids)
     start.async_execution_thread = proto.async_execution_thread

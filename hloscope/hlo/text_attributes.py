@@ -60,12 +60,12 @@ def set_attribute(context: Context, proto: protos.Instruction, name: str, value:
     return True
 
 
-def set_argument(proto: protos.Instruction, shape: protos.Shape | None, text: str) -> None:
+def set_argument(context: Context, proto: protos.Instruction, text: str) -> None:
     """Set what stands in place of operands: a parameter's number, a constant's literal. Raises ValueError."""
     if proto.opcode == "parameter":
         proto.parameter_number = integer(text)
-    elif proto.opcode == "constant" and shape is not None:
-        made = literal(shape, text)
+    elif proto.opcode == "constant" and proto.HasField("shape"):
+        made = literal(context.shapes.of(proto.shape), text)
         if made is not None:
             proto.literal.CopyFrom(made)
     elif proto.opcode in _GROUPED:

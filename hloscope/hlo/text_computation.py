@@ -175,9 +175,9 @@ class ComputationReader:
         body.found[number] = proto
         proto.operand_ids.extend(operands)
         if shape is not None:
-            proto.shape.CopyFrom(shape)
+            proto.shape = shape
         try:
-            set_argument(proto, shape, argument)
+            set_argument(self, proto, argument)
         except ValueError as error:
             raise scanner.error(str(error), start) from error
         return proto
@@ -243,21 +243,21 @@ class ComputationReader:
         return number
 
     def _set_element(self, made: protos.Instruction, at: int) -> None:
-        shapes = self._body.found[made.operand_ids[0]].shape.tuple_shapes
+        shapes = self.shapes.of(self._body.found[made.operand_ids[0]].shape).tuple_shapes
         if made.tuple_index >= len(shapes):
             raise self.scanner.error(f"%{made.name}: there is no such element", at)
-        made.shape.CopyFrom(shapes[made.tuple_index])
+        made.shape = shapes[made.tuple_index].SerializeToString()
 
     def _infer(self, proto: protos.Instruction, start: int) -> None:
         """Give an instruction the shape that its text leaves out."""
         ids, found = proto.operand_ids, self._body.found
         if proto.opcode in ("call", "conditional"):
             ids, found = proto.called_computation_ids, self._results
-        known = [found[i].shape for i in ids if i in found]
+        known = [self.shapes.of(found[i].shape) for i in ids if i in found]
         shape = inferred_shape(proto, known) if len(known) == len(ids) else None
         if shape is None:
             raise self.scanner.error(f"%{proto.name} needs a shape before its opcode {proto.opcode}", start)
-        proto.shape.CopyFrom(shape)
+        proto.shape = shape.SerializeToString()
 
     def _attributes(self, proto: protos.Instruction) -> None:
         for name, value, start in self.scanner.attributes():

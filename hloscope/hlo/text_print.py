@@ -156,10 +156,10 @@ def _checked(name: str) -> str:
 
 def _shape(proto: protos.Instruction, shapes: dict[bytes, str]) -> str:
     """A module has few distinct shapes: each is spelt once."""
-    key = proto.shape.SerializeToString()
+    key = proto.shape
     known = shapes.get(key)
     if known is None:
-        known = shapes[key] = shape_text(proto.shape)
+        known = shapes[key] = shape_text(protos.Shape.FromString(key))
     return known
 
 

@@ -41,25 +41,34 @@ _DEEPEST = 24
 class Shapes:
     """Reads shapes and remembers them: a module has few distinct ones."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_messages", "_written")
 
     def __init__(self) -> None:
         self._known: dict[str, protos.Shape] = {}
+        self._written: dict[str, bytes] = {}
+        self._messages: dict[bytes, protos.Shape] = {}
 
-    def read(self, scanner: Scanner) -> protos.Shape:
-        """The shape here; the scanner goes past it. The message is shared: copy it, do not change it."""
+    def read(self, scanner: Scanner) -> bytes:
+        """The shape here, as an instruction's message has it; the scanner goes past it."""
         start = scanner.blanks()
         end = shape_end(scanner, start)
         if end == start:
             raise scanner.error("expected a shape")
         scanner.at = end
         text = scanner.text[start:end]
-        known = self._known.get(text)
+        known = self._written.get(text)
         if known is None:
             try:
-                known = self.parse(text)
+                known = self._written[text] = self.parse(text).SerializeToString()
             except ValueError as error:
                 raise scanner.error(str(error), start) from error
+        return known
+
+    def of(self, written: bytes) -> protos.Shape:
+        """The shape that an instruction's message has. It is shared: copy it, do not change it."""
+        known = self._messages.get(written)
+        if known is None:
+            known = self._messages[written] = protos.Shape.FromString(written)
         return known
 
     def parse(self, text: str) -> protos.Shape:

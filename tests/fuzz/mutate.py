@@ -79,6 +79,10 @@ def _change(root: Message, draw: Draw) -> None:
             _change_map(value, draw)
         elif _is_list(field):
             _change_scalars(value, field, draw)
+        elif field.full_name == "hloscope.hlo.Instruction.shape" and draw.random() < 0.9:
+            shape = protos.Shape.FromString(value)  # a message, kept as bytes
+            _change(shape, draw)
+            current.shape = shape.SerializeToString()
         else:
             _set(current, field, draw)
         return

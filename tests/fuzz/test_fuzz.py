@@ -55,8 +55,10 @@ def test_a_tile_of_no_size(size: str, tmp_path: Path) -> None:
     seed.CopyFrom(seeds()[0])
     for computation in seed.hlo_module.computations:
         for instruction in computation.instructions:
-            del instruction.shape.layout.tiles[:]
-            instruction.shape.layout.tiles.add(dimensions=map(int, size.split(",")))
+            shape = protos.Shape.FromString(instruction.shape)
+            del shape.layout.tiles[:]
+            shape.layout.tiles.add(dimensions=map(int, size.split(",")))
+            instruction.shape = shape.SerializeToString()
     path = tmp_path / "m.hlo.pb"
     path.write_bytes(seed.SerializeToString())
     assert "a tile without a size: the file is damaged" in refusal(path)
@@ -69,12 +71,13 @@ def test_more_elements_than_a_float_can_count(part: str, tmp_path: Path) -> None
     grown.CopyFrom(seeds()[0])
     for computation in grown.hlo_module.computations:
         for instruction in computation.instructions:
-            shape = instruction.shape
+            shape = protos.Shape.FromString(instruction.shape)
             if shape.dimensions:
                 shape.dimensions.extend([2**60 if part == "dimensions" else 1] * 20)
                 shape.layout.minor_to_major[:] = range(len(shape.dimensions))
             if part == "tiles":
                 shape.layout.tiles.add(dimensions=[2**60] * len(shape.dimensions))
+            instruction.shape = shape.SerializeToString()
     path.write_bytes(grown.SerializeToString())
     assert "beyond all measure: the file is damaged" in refusal(path)
 

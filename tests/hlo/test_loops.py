@@ -18,12 +18,12 @@ def instruction(name: str, number: int, opcode: str, *operands: int, **fields: o
     )
 
 
-def scalar(kind: int = 4) -> protos.Shape:
-    return protos.Shape(element_type=kind)
+def scalar(kind: int = 4) -> bytes:
+    return protos.Shape(element_type=kind).SerializeToString()
 
 
-def state() -> protos.Shape:
-    return protos.Shape(element_type=13, tuple_shapes=[scalar()])
+def state() -> bytes:
+    return protos.Shape(element_type=13, tuple_shapes=[protos.Shape(element_type=4)]).SerializeToString()
 
 
 def loop(doublings: int, step: int = 1, bound: int = 12) -> Module:

@@ -92,11 +92,33 @@ def constant(name: str, number: int, **fields: object) -> protos.Instruction:
             ),
             "two instructions with one id",
         ),
+        (
+            module_of(
+                protos.Computation(name="c", id=1, root_id=1, instructions=[constant("a", 1, shape=b"\xff")])
+            ),
+            "a shape is damaged",
+        ),
     ],
 )
 def test_references_that_point_nowhere_are_refused(proto, message):
     with pytest.raises(UserError, match=message):
         Module(proto)
+
+
+def test_equal_shapes_are_one_object_however_they_are_written():
+    plain = protos.Shape(element_type=11, dimensions=[8, 128]).SerializeToString()
+    halves = [protos.Shape(element_type=11, dimensions=[8]), protos.Shape(dimensions=[128])]
+    other = b"".join(half.SerializeToString() for half in halves)
+    a, b, c = (
+        constant(name, n, shape=shape)
+        for n, (name, shape) in enumerate(zip("abc", (plain, other, b""), strict=True))
+    )
+    module = Module(module_of(protos.Computation(name="c", id=1, root_id=0, instructions=[a, b, c])))
+    first, second, third = module.instructions
+    assert plain != other
+    assert first.shape.short == "f32[8,128]"
+    assert first.shape is second.shape
+    assert third.shape != first.shape
 
 
 @settings(max_examples=150, deadline=None)

@@ -53,14 +53,16 @@ def complete(shape: protos.Shape) -> None:
 def described(instruction: Instruction) -> dict[str, Any]:
     proto = type(instruction.proto).FromString(instruction.proto.SerializeToString())
     proto.DiscardUnknownFields()
-    for shape in (proto.shape, *proto.operand_shapes_with_layout):
-        complete(shape)
+    shape = protos.Shape.FromString(proto.shape)
+    for message in (shape, *proto.operand_shapes_with_layout):
+        complete(message)
     for count in ("feature_group_count", "batch_group_count"):
         setattr(proto, count, getattr(proto, count) or 1)
     by_id = instruction.computation.by_id
     literal = [(f.name, str(v)) for f, v in proto.literal.ListFields() if f.name != "shape"]
     return {
         **{f.name: str(getattr(proto, f.name)) for f in proto.DESCRIPTOR.fields if f.name not in ELSEWHERE},
+        "shape": str(shape),
         "literal": literal,
         "operands": [o.name for o in instruction.operands],
         "called": [c.name for c in instruction.called_computations],
@@ -150,7 +152,8 @@ def test_any_shape_survives(shape: str) -> None:
 
 def test_layouts_of_sparse_and_dynamic_arrays_survive() -> None:
     module = one("custom-call", "f32[<=8,16]", custom_call_target="x")
-    layout = module.entry.root.proto.shape.layout
+    shape = protos.Shape.FromString(module.entry.root.proto.shape)
+    layout = shape.layout
     layout.dim_level_types.extend([0, 1])
     layout.dim_unique.extend([True, False])
     layout.dim_ordered.extend([False, True])
@@ -158,6 +161,7 @@ def test_layouts_of_sparse_and_dynamic_arrays_survive() -> None:
     layout.tail_padding_alignment_in_elements, layout.dynamic_shape_metadata_prefix_bytes = 16, 4
     layout.physical_shape.CopyFrom(shape_proto("(f32[8], u32[8])"))
     layout.split_configs.add(dimension=1, split_indices=[4])
+    module.entry.root.proto.shape = shape.SerializeToString()
     assert_same(module, again(module))
 
 

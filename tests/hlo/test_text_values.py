@@ -7,6 +7,8 @@ import struct
 import pytest
 from text_cases import ADD, PQ, P, entry, one, read
 
+from hloscope.hlo import protos
+
 
 @pytest.mark.parametrize(
     "shape",
@@ -34,7 +36,8 @@ def test_unbounded_and_dynamic_dimensions() -> None:
 
 
 def test_what_the_model_does_not_wrap_of_a_layout_is_in_the_message() -> None:
-    layout = one("x = f32[4,4]{1,0:D(D,C+~)L(2)#(u32)*(u64)SC(0:1,2)M(8)} parameter(0)").proto.shape.layout
+    sparse = one("x = f32[4,4]{1,0:D(D,C+~)L(2)#(u32)*(u64)SC(0:1,2)M(8)} parameter(0)")
+    layout = protos.Shape.FromString(sparse.proto.shape).layout
     assert list(layout.dim_level_types) == [0, 1]
     assert (list(layout.dim_unique), list(layout.dim_ordered)) == ([True, False], [True, False])
     assert layout.tail_padding_alignment_in_elements == 2
@@ -45,7 +48,8 @@ def test_what_the_model_does_not_wrap_of_a_layout_is_in_the_message() -> None:
 
 def test_a_physical_shape_and_a_buffer() -> None:
     sparse = one("x = f32[2,2]{1,0:D(D,C)P((s32[3]{0}, f32[4]{0}))} parameter(0)")
-    assert len(sparse.proto.shape.layout.physical_shape.tuple_shapes) == 2
+    layout = protos.Shape.FromString(sparse.proto.shape).layout
+    assert len(layout.physical_shape.tuple_shapes) == 2
     assert one("x = b(f32[3]{0}) parameter(0)").shape.short == "f32[3]"
 
 
