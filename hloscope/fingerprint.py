@@ -44,7 +44,7 @@ def identity_of(finding: Finding) -> str:
         return finding.code
     first = provenance(finding.instructions[0])
     # The tuple of an asynchronous start is the compiler's affair, and in some versions empty.
-    leaves = (leaf for i in finding.instructions for _, leaf in work_of(i).shape.leaves())
+    leaves = (leaf for i in finding.instructions for leaf in work_of(i).shape.parts)
     elements = max((leaf.elements for leaf in leaves if leaf.is_array), default=0)
     return "\n".join((finding.code, phase_of(first).value, scopes_of(first.op_name), str(elements)))
 

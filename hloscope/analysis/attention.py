@@ -14,7 +14,7 @@ def is_attention(call: Instruction) -> bool:
     if call.opcode != "custom-call":
         return False
     arrays = [o.shape for o in call.operands if _is_data(o.shape)]
-    results = [leaf for _, leaf in call.shape.leaves() if _is_data(leaf)]
+    results = [leaf for leaf in call.shape.parts if _is_data(leaf)]
     triples = zip(arrays, arrays[1:], arrays[2:], strict=False)
     return any(_fits(q, k, v, out) for q, k, v in triples for out in results)
 

@@ -198,7 +198,7 @@ def _is_elsewhere(instruction: Instruction) -> bool:
 def _vmem_bytes(instruction: Instruction) -> int:
     """Bytes of operands and results that lie in VMEM; most instructions have none there."""
     shapes = (instruction.shape, *(o.shape for o in instruction.operands))
-    if not any(leaf.memory_space == VMEM for shape in shapes for _, leaf in shape.leaves()):
+    if not any(leaf.memory_space == VMEM for shape in shapes for leaf in shape.parts):
         return 0
     return space_bytes(instruction, VMEM) or 0
 

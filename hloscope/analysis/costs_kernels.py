@@ -63,7 +63,7 @@ def limited_work(call: Instruction, rows: int, fraction: float | None) -> Kernel
     """A kernel that streams the share of its rows that hold tokens; all of them, as an upper limit, where that
     is unknown."""
     valid = 1.0 if fraction is None else fraction
-    leaves = [leaf for s in (call.shape, *(o.shape for o in call.operands)) for _, leaf in s.leaves()]
+    leaves = [leaf for s in (call.shape, *(o.shape for o in call.operands)) for leaf in s.parts]
     row_bytes = sum(s.padded_bytes for s in leaves if _has_rows(s, rows) and s.memory_space == 0)
     moved = hbm_bytes(call)
     return KernelWork(

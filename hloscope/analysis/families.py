@@ -165,7 +165,7 @@ def _rearranged(value: Instruction) -> Instruction:
 
 def _is_wide(shape: Shape) -> bool:
     """Whether a result is [rows, columns] at least, not a vector of gates or probabilities."""
-    return any(sum(d > 1 for d in leaf.dimensions) >= 2 for _, leaf in shape.leaves())
+    return any(sum(d > 1 for d in leaf.dimensions) >= 2 for leaf in shape.parts)
 
 
 def _scoped_family(fusion: Instruction, ops: frozenset[str], op_name: str) -> str | None:

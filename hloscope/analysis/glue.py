@@ -46,7 +46,7 @@ def _start(value: Instruction) -> Instruction:
 
 def _is_numbers(value: Instruction) -> bool:
     """Whether any part of a value is integers or masks, and none is rows of data."""
-    leaves = [leaf for _, leaf in value.shape.leaves() if leaf.is_array]
+    leaves = [leaf for leaf in value.shape.parts if leaf.is_array]
     kinds = [leaf.element_type.startswith(_NUMBERS) for leaf in leaves]
     return any(kinds) and all(k or len(leaf.dimensions) < 2 for k, leaf in zip(kinds, leaves, strict=True))
 

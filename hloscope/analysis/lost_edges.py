@@ -39,7 +39,7 @@ class Edge:
         result = self.consumer.shape
         layouts = {
             leaf.layout.minor_to_major
-            for _, leaf in result.leaves()
+            for leaf in result.parts
             if leaf.layout and leaf.dimensions == self.read.dimensions
         }
         if self.read.layout and layouts and self.read.layout.minor_to_major not in layouts:

@@ -37,7 +37,7 @@ def row_moves(buffer: RaggedBuffer) -> tuple[RowMove, ...]:
 def _filled(value: Instruction, buffer: RaggedBuffer) -> Iterator[RowMove]:
     """The gather that makes a value of the buffer."""
     standing, work = _standing(value)
-    if not any(is_wide_array(leaf, buffer.rows) for _, leaf in value.shape.leaves()):
+    if not any(is_wide_array(leaf, buffer.rows) for leaf in value.shape.parts):
         return
     if any(g.shape.dimensions[:1] == (buffer.rows,) for g in _within(work, "gather")):
         yield RowMove(instruction=standing, kind="gather", row_bytes=hbm_bytes(work))

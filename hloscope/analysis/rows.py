@@ -128,7 +128,7 @@ def _only_collects(value: Instruction) -> bool:
 
 
 def _is_wide(shape: Shape, rows: int) -> bool:
-    return any(is_wide_array(leaf, rows) for _, leaf in shape.leaves())
+    return any(is_wide_array(leaf, rows) for leaf in shape.parts)
 
 
 def is_wide_array(leaf: Shape, rows: int) -> bool:
@@ -159,7 +159,7 @@ def _full_buffer_work(value: Instruction, rows: int) -> FullBufferWork | None:
     if value.opcode in _NO_WORK or is_async_part(value.opcode) or not is_row_wise(value, rows):
         return None
     arrays = {o.id: o.shape for o in value.operands}
-    leaves = [leaf for s in [value.shape, *arrays.values()] for _, leaf in s.leaves()]
+    leaves = [leaf for s in [value.shape, *arrays.values()] for leaf in s.parts]
     over_rows = [leaf for leaf in leaves if rows in leaf.dimensions and leaf.memory_space == 0]
     if not any(is_wide_array(leaf, rows) for leaf in over_rows):
         return None
@@ -251,7 +251,7 @@ def _histogram_total(sizes: Instruction, groups: int) -> int | None:
 
 def wide_shape(work: FullBufferWork, rows: int) -> str:
     """The shape that a person knows the work by: what it writes over rows, wide arrays first."""
-    leaves = [leaf for _, leaf in work.instruction.shape.leaves()]
+    leaves = work.instruction.shape.parts
     wide = [leaf.short for leaf in leaves if is_wide_array(leaf, rows)]
     if not wide:
         read = [o.shape.short for o in work.instruction.operands if carries_rows(o.shape, rows)]

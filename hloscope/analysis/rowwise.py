@@ -28,7 +28,7 @@ class MixesRows(Exception):  # noqa: N818 - a signal within this file, not an er
 
 def carries_rows(shape: Shape, rows: int) -> bool:
     """Whether any array in a shape has a dimension of `rows`."""
-    return any(rows in leaf.dimensions for _, leaf in shape.leaves())
+    return any(rows in leaf.dimensions for leaf in shape.parts)
 
 
 def is_row_wise(instruction: Instruction, rows: int) -> bool:

@@ -63,24 +63,22 @@ def started_result(start: Instruction) -> Shape:
 
 def fusion_bodies(fusion: Instruction) -> Iterator[Computation]:
     """A fusion's body and those of the fusions nested in it, each once."""
-    by_id = fusion.module.computations_by_id
-    waiting = list(fusion.proto.called_computation_ids)
+    nested = fusion.module.nested_fusions
+    waiting = list(fusion.called_computations)
     seen: set[int] = set()
     while waiting:
-        body = by_id[waiting.pop()]
+        body = waiting.pop()
         if body.id in seen:
             continue
         seen.add(body.id)
         yield body
-        for proto in body.proto.instructions:
-            if proto.opcode == "fusion":
-                waiting.extend(proto.called_computation_ids)
+        waiting.extend(nested(body.id))
 
 
 def body_opcodes(fusion: Instruction) -> frozenset[str]:
     """The opcodes within a fusion, nested fusions included."""
-    callees = fusion.proto.called_computation_ids
-    return fusion.module.opcodes_in(callees[0]) if callees else frozenset()
+    callees = fusion.called_computations
+    return fusion.module.opcodes_in(callees[0].id) if callees else frozenset()
 
 
 def shape_text(*shapes: Shape) -> str:

@@ -30,12 +30,13 @@ class Index:
     """What the walk found.
 
     `calls` has for every computation that is called, by id, its callers. `opcodes` has for every computation, by
-    id, the opcodes in it and in the fusions nested in it.
+    id, the opcodes in it and in the fusions nested in it, `nested` the bodies of these fusions where there are any.
     """
 
     computations: dict[int, Computation]  # by id, in the module's order
     calls: dict[int, list[Instruction]]
     opcodes: dict[int, frozenset[str]]
+    nested: dict[int, list[Computation]]
     counts: Counter[str]  # instructions by opcode
 
 
@@ -48,7 +49,7 @@ def index_module(proto: protos.HloModuleProto, module: Module) -> Index:
         )
     if len(ids) != len(proto.computations):
         raise UserError(f"module {proto.name!r} has two computations with one id: the file is damaged")
-    index = Index(computations={}, calls={}, opcodes={}, counts=Counter())
+    index = Index(computations={}, calls={}, opcodes={}, nested={}, counts=Counter())
     known: dict[frozenset[str], frozenset[str]] = {}  # few are distinct: equal ones are one object
     for message in proto.computations:
         computation = Computation(message, module, index.computations)
@@ -60,16 +61,21 @@ def index_module(proto: protos.HloModuleProto, module: Module) -> Index:
 
 def _index_computation(computation: Computation, index: Index) -> frozenset[str]:
     """Check a computation's instructions; the opcodes in it, nested fusions included."""
-    opcodes: list[str] = []
-    nested: list[frozenset[str]] = []
+    opcodes = [i.opcode for i in computation.instructions]
+    within = frozenset(opcodes)
+    if not within.isdisjoint(_OPERANDS):
+        for instruction in computation.instructions:
+            if len(instruction.operands) < _OPERANDS.get(instruction.opcode, 0):
+                raise UserError(f"%{instruction.name} lacks an operand: the file is damaged")
+    nested: list[Computation] = []
     for instruction in computation.instructions:
-        opcode = instruction.opcode
-        if opcode in _OPERANDS and len(instruction.operands) < _OPERANDS[opcode]:
-            raise UserError(f"%{instruction.name} lacks an operand: the file is damaged")
-        for callee in instruction.called_computations:
-            index.calls.setdefault(callee.id, []).append(instruction)
-            if opcode == "fusion":
-                nested.append(index.opcodes[callee.id])
-        opcodes.append(opcode)
+        if instruction.called_computations:
+            for callee in instruction.called_computations:
+                index.calls.setdefault(callee.id, []).append(instruction)
+            if instruction.opcode == "fusion":
+                nested += instruction.called_computations
     index.counts.update(opcodes)
-    return frozenset(opcodes).union(*nested)
+    if nested:
+        index.nested[computation.id] = nested
+        within = within.union(*[index.opcodes[c.id] for c in nested])
+    return within

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,6 +27,7 @@ class Instruction:
         "computation",
         "id",
         "module",
+        "op_name",
         "opcode",
         "operands",
         "proto",
@@ -54,6 +55,8 @@ class Instruction:
     """The result's shape, with layout; equal shapes of one module are one object."""
 
     # Worked out when first asked for (`__getattr__`), and plain attributes from then on.
+    op_name: str
+    """The path in the user's program, e.g. `jit(step)/transpose(jvp())/while/body/mul`; may be empty."""
     users: tuple[Instruction, ...]
     """The instructions of the same computation that take this one as an operand, each once."""
     source_target_pairs: tuple[tuple[int, int], ...]
@@ -105,8 +108,11 @@ class Instruction:
         def __getattr__(self, field: str) -> object:
             """Work out an attribute that has no value yet."""
             match field:
+                case "op_name":
+                    value = intern(self.proto.metadata.op_name)
                 case "users":
-                    value = self.computation.users_of(self)
+                    self.computation.tell_users()
+                    return self.users
                 case "source_target_pairs":
                     value = decode_pairs(tuple(self.proto.source_target_pairs[:]))
                 case _:
@@ -118,11 +124,6 @@ class Instruction:
     def is_root(self) -> bool:
         """Whether this is its computation's result."""
         return self.computation.root is self
-
-    @property
-    def op_name(self) -> str:
-        """The path in the user's program, e.g. `jit(step)/transpose(jvp())/while/body/mul`; may be empty."""
-        return self.proto.metadata.op_name
 
     @property
     def frames(self) -> tuple[SourceFrame, ...]:
@@ -213,7 +214,7 @@ class Instruction:
 class Computation:
     """One HLO computation: the entry, a fusion's body, a loop's body or condition, a reducer, ..."""
 
-    __slots__ = ("_scheduled", "_users", "by_id", "id", "instructions", "module", "proto", "root")
+    __slots__ = ("_scheduled", "by_id", "id", "instructions", "module", "proto", "root")
 
     proto: Final[protos.Computation]
     """The message itself (do not change it)."""
@@ -241,10 +242,12 @@ class Computation:
         if proto.root_id not in by_id or len(by_id) != len(proto.instructions):
             raise UserError(f"computation {proto.name!r} has no root or two instructions with one id")
         self.by_id = by_id
-        self._scheduled = _in_schedule_order(by_id, module.proto.schedule, self.id)
+        sequences = module.sequences
+        self._scheduled = (
+            _in_schedule_order(by_id, sequences[self.id].instruction_ids[:]) if self.id in sequences else None
+        )
         self.instructions = self._scheduled or tuple(by_id.values())
         self.root = by_id[proto.root_id]
-        self._users: dict[int, tuple[Instruction, ...]] | None = None
 
     @property
     def name(self) -> str:
@@ -278,24 +281,25 @@ class Computation:
         """The instructions in the order in which they run; in proto order where the module is not scheduled."""
         if self._scheduled is not None:
             return self._scheduled
-        sequences = self.module.proto.schedule.sequences
-        if self.proto.id not in sequences:
+        sequences = self.module.sequences
+        if self.id not in sequences:
             return self.instructions
         by_id = self.by_id
-        ids = sequences[self.proto.id].instruction_ids
+        ids = sequences[self.id].instruction_ids[:]
         if not by_id.keys() >= set(ids):
             raise UserError(f"the schedule of %{self.name} names instructions it lacks: the file is damaged")
         return tuple(by_id[i] for i in ids)
 
-    def users_of(self, instruction: Instruction) -> tuple[Instruction, ...]:
-        """The instructions of this computation that take `instruction` as an operand, each once."""
-        if self._users is None:
-            users: dict[int, dict[int, Instruction]] = {}
-            for user in self.instructions:
-                for operand in user.operands:
-                    users.setdefault(operand.id, {})[user.id] = user
-            self._users = {i: tuple(found.values()) for i, found in users.items()}
-        return self._users.get(instruction.id, ())
+    def tell_users(self) -> None:
+        """Set `users` of every instruction: all at once, as each is found at those that it uses."""
+        users: dict[int, list[Instruction]] = {number: [] for number in self.by_id}
+        for user in self.instructions:
+            for operand in user.operands:
+                found = users[operand.id]
+                if not found or found[-1] is not user:
+                    found.append(user)
+        for instruction in self.instructions:
+            instruction.users = tuple(users[instruction.id])
 
     def __iter__(self) -> Iterator[Instruction]:
         return iter(self.instructions)
@@ -305,16 +309,17 @@ class Computation:
 
 
 def _in_schedule_order(
-    by_id: Mapping[int, Instruction], schedule: protos.Schedule, computation: int
+    by_id: Mapping[int, Instruction], schedule: Sequence[int]
 ) -> tuple[Instruction, ...] | None:
-    """A computation's instructions as its schedule has them; None where there is none, or where it leaves some out
-    or has one before its operands."""
-    if computation not in schedule.sequences:
-        return None
+    """A computation's instructions as its schedule has them; None where it leaves some out or has one before its
+    operands."""
     ordered: dict[int, Instruction] = {}
-    for number in schedule.sequences[computation].instruction_ids[:]:
+    for number in schedule:
         instruction = by_id.get(number)
-        if instruction is None or any(o.id not in ordered for o in instruction.operands):
+        if instruction is None:
             return None
+        for operand in instruction.operands:
+            if operand.id not in ordered:
+                return None
         ordered[number] = instruction
     return tuple(ordered.values()) if len(ordered) == len(by_id) else None

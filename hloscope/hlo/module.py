@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
@@ -33,6 +33,8 @@ class Module:
         self._callers: dict[int, tuple[Instruction, ...]] = {}
         # What functions have told so far, by function and by what each was asked about: `hloscope.hlo.memo`.
         self.facts: defaultdict[object, dict[Any, Any]] = defaultdict(dict)
+        # The order of instructions by computation, where the compiler fixed it.
+        self.sequences: Mapping[int, protos.Schedule.InstructionSequence] = proto.schedule.sequences
         self._index = index_module(proto, self)
 
     @property
@@ -63,7 +65,7 @@ class Module:
     @property
     def is_scheduled(self) -> bool:
         """Whether the compiler fixed the order in which instructions run."""
-        return bool(self._proto.schedule.sequences)
+        return bool(self.sequences)
 
     @property
     def instructions(self) -> Iterator[Instruction]:
@@ -80,6 +82,10 @@ class Module:
     def opcode_counts(self) -> Mapping[str, int]:
         """Instructions by opcode, get-tuple-element included."""
         return self._index.counts
+
+    def nested_fusions(self, computation_id: int) -> Sequence[Computation]:
+        """The bodies of the fusions that stand in a computation, in its order."""
+        return self._index.nested.get(computation_id, ())
 
     def opcodes_in(self, computation_id: int) -> frozenset[str]:
         """The opcodes in a computation and in the fusions nested in it."""

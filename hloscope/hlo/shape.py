@@ -146,6 +146,11 @@ class Shape:
             for index, leaf in shape.leaves():
                 yield (i, *index), leaf
 
+    @cached_property
+    def parts(self) -> tuple[Shape, ...]:
+        """Every non-tuple shape in this shape, in order."""
+        return (self,) if self.tuple_shapes is None else tuple(p for s in self.tuple_shapes for p in s.parts)
+
     def at(self, index: tuple[int, ...]) -> Shape:
         """The shape at a shape index, e.g. `(0, 2)`. Raises IndexError where there is none."""
         shape = self
@@ -172,9 +177,8 @@ class Shape:
         `2 x bf16[163840,1024], f32[163840]`."""
         if self.tuple_shapes is None:
             return self.short
-        leaves = [leaf for _, leaf in self.leaves()]
-        size = {leaf.short: leaf.bytes for leaf in leaves}
-        counts = Counter(leaf.short for leaf in leaves)
+        size = {part.short: part.bytes for part in self.parts}
+        counts = Counter(part.short for part in self.parts)
         ordered = sorted(counts, key=lambda text: (-size[text], text))
         return ", ".join(text if counts[text] == 1 else f"{counts[text]} x {text}" for text in ordered)
 

@@ -103,7 +103,7 @@ def _platform(opened: Opened) -> str | None:
 
 def _platform_of(module: Module) -> str | None:
     """Only a TPU's layouts have tiles; what has none may be anything."""
-    layouts = (leaf.layout for p in module.entry.parameters for _, leaf in p.shape.leaves())
+    layouts = (leaf.layout for p in module.entry.parameters for leaf in p.shape.parts)
     return "tpu" if any(layout is not None and layout.tiles for layout in layouts) else None
 
 

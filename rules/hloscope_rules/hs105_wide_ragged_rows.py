@@ -74,5 +74,5 @@ def _wide(value: Instruction, rows: int, narrow: int) -> list[Shape]:
     """The arrays over rows that an instruction writes to HBM wider than `narrow` bits."""
     if is_plumbing(value) or value.opcode == "broadcast":
         return []
-    leaves = [leaf for _, leaf in value.shape.leaves() if is_wide_array(leaf, rows)]
+    leaves = [leaf for leaf in value.shape.parts if is_wide_array(leaf, rows)]
     return [leaf for leaf in leaves if leaf.memory_space == 0 and leaf.element_bits > narrow]
