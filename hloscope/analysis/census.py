@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hloscope.analysis.families import family_of
 from hloscope.analysis.place import phase_of_name, provenance
@@ -66,8 +66,7 @@ def take_census(module: Module) -> Census:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     """What instructions of one family have in common."""
 
     family: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hloscope.analysis.mesh_axes import MeshAxes, find_mesh, mesh_axes_of
 from hloscope.analysis.place import phase_of_name, provenance
@@ -134,8 +134,7 @@ class _Site:
         return [s.shape for s in self.slices] or [started_result(self.collective)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     """What collectives that are alike have in common."""
 
     opcode: str

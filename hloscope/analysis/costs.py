@@ -89,15 +89,16 @@ class Costs:
         self.chip = chip
         self._torus = torus
         self._valid_fractions = valid_fractions
-        self._known: dict[tuple[int, int], Cost] = {}
+        self._known: dict[Instruction, Cost] = {}
 
     def of(self, instruction: Instruction) -> Cost:
         """What one execution of the instruction costs. The start of an asynchronous operation has its cost,
         its done and updates have none."""
-        key = (instruction.computation.id, instruction.id)
-        if key not in self._known:
-            self._known[key] = _FREE if is_plumbing(instruction) else self._cost(instruction)
-        return self._known[key]
+        known = self._known.get(instruction)
+        if known is None:
+            known = _FREE if is_plumbing(instruction) else self._cost(instruction)
+            self._known[instruction] = known
+        return known
 
     def _cost(self, instruction: Instruction) -> Cost:
         if is_collective(instruction):
@@ -141,7 +142,7 @@ class Costs:
         chip = self.chip
         terms = {} if chip is None or moved is None else self._terms(chip, instruction, moved, work)
         known = {name: seconds for name, seconds in terms.items() if seconds is not None}
-        bound = max(known, key=lambda name: known[name]) if known else None
+        bound = max(known, key=known.__getitem__) if known else None
         # Work that none of the terms sees, as in VMEM on a chip whose slots are not known, is not free.
         unseen = bound is not None and not known[bound]
         least = work.is_least or unseen or len(known) < len(terms) or _is_elsewhere(instruction)
@@ -191,16 +192,20 @@ def _is_elsewhere(instruction: Instruction) -> bool:
     """Whether something slower than HBM may take part: a SparseCore, the host's memory."""
     if instruction.execution_thread or instruction.computation.execution_thread:
         return True
-    shapes = (started_result(instruction), *(o.shape for o in instruction.operands))
-    return any(s.memory_space == _HOST for s in shapes)
+    if started_result(instruction).memory_space == _HOST:
+        return True
+    for operand in instruction.operands:  # noqa: SIM110 - a loop, as millions are asked
+        if operand.shape.memory_space == _HOST:
+            return True
+    return False
 
 
 def _vmem_bytes(instruction: Instruction) -> int:
     """Bytes of operands and results that lie in VMEM; most instructions have none there."""
-    shapes = (instruction.shape, *(o.shape for o in instruction.operands))
-    if not any(leaf.memory_space == VMEM for shape in shapes for leaf in shape.parts):
-        return 0
-    return space_bytes(instruction, VMEM) or 0
+    for value in (instruction, *instruction.operands):
+        if VMEM in value.shape.spaces:
+            return space_bytes(instruction, VMEM) or 0
+    return 0
 
 
 def _compute_seconds(chip: Chip, work: Work) -> float | None:

@@ -87,7 +87,8 @@ def _count(body: Computation, depth: int) -> Work:
             found.append(_body_work(instruction.called_computations[0], depth + 1))
         elif opcode in _MATRIX or opcode in _LONGER or opcode in _REDUCING:
             found.append(_single(instruction, 1.0 if use is None else use[instruction.id]))
-    return add_work([*found, Work(arithmetic=arithmetic, transcendentals=transcendentals)])
+    plain = Work(passes={}, arithmetic=arithmetic, transcendentals=transcendentals)
+    return add_work([*found, plain]) if found else plain
 
 
 def add_work(parts: list[Work]) -> Work:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloscope.hlo import Instruction, Module, Shape
+from hloscope.hlo import Instruction, Module, Shape, once_for_each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,11 @@ def grouped_matmuls(module: Module) -> tuple[GroupedMatmul, ...]:
 
 def recognise(call: Instruction) -> GroupedMatmul | None:
     """The instruction as a grouped matmul, or None where it is none."""
-    if call.opcode not in ("custom-call", "ragged-dot"):
-        return None
+    return _recognise(call) if call.opcode in ("custom-call", "ragged-dot") else None
+
+
+@once_for_each
+def _recognise(call: Instruction) -> GroupedMatmul | None:
     sizes = tuple(o for o in call.operands if _is_integer_vector(o.shape))
     matrices = [o for o in call.operands if _is_float(o.shape) and len(o.shape.dimensions) >= 2]
     if not sizes or len(matrices) < 2 or call.shape.is_tuple or not _is_float(call.shape):
@@ -91,9 +94,8 @@ def _as_tgmm(call: Instruction, matrices: list[Instruction]) -> _Found | None:
 
 def _fits(dims: tuple[int, ...], wanted: tuple[int, int]) -> bool:
     """Whether [a, b] is [k, n] in either order, each possibly padded up to a tile of the kernel."""
-    return any(
-        all(w <= d < 2 * w for d, w in zip(order, wanted, strict=True)) for order in (dims, dims[::-1])
-    )
+    (a, b), (k, n) = dims, wanted
+    return (k <= a < 2 * k and n <= b < 2 * n) or (k <= b < 2 * k and n <= a < 2 * n)
 
 
 def _is_integer_vector(shape: Shape) -> bool:

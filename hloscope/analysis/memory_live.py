@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ def replay(trace: Trace, buffers: Buffers, order: Order) -> Replay:
 
 def _heap(trace: Trace, sizes: Mapping[int, int]) -> tuple[Ints, list[Slot]]:
     """Live bytes after every event, and every slot."""
-    live = np.empty(len(trace.kinds), dtype=np.int64)
+    live: list[int] = []
     slots: list[Slot] = []
     open_slots: dict[int, Slot] = {}  # by canonical value
     canonical: dict[int, int] = {}
@@ -80,7 +81,8 @@ def _heap(trace: Trace, sizes: Mapping[int, int]) -> tuple[Ints, list[Slot]]:
     total = 0
     for event, (kind, value, shared) in enumerate(zip(trace.kinds, trace.values, trace.shared, strict=True)):
         if kind == FREE:
-            _require(value in held, event, "frees a buffer that is not alive")
+            if value not in held:
+                _refuse(event, "frees a buffer that is not alive")
             held.discard(value)
             slot = canonical[value]
             alive[slot] -= 1
@@ -88,8 +90,10 @@ def _heap(trace: Trace, sizes: Mapping[int, int]) -> tuple[Ints, list[Slot]]:
                 total -= sizes[slot]
                 open_slots.pop(slot).end = event
         else:
-            _require(value not in held and kind in (ALLOC, SHARE_WITH), event, "allocates a buffer twice")
-            _require(kind == ALLOC or shared in canonical, event, "shares with a buffer that never was")
+            if value in held or kind not in (ALLOC, SHARE_WITH):
+                _refuse(event, "allocates a buffer twice")
+            if kind == SHARE_WITH and shared not in canonical:
+                _refuse(event, "shares with a buffer that never was")
             slot = canonical[value] = value if kind == ALLOC else canonical[shared]
             held.add(value)
             if not alive.get(slot):
@@ -99,8 +103,8 @@ def _heap(trace: Trace, sizes: Mapping[int, int]) -> tuple[Ints, list[Slot]]:
                 slots.append(open_slots[slot])
             alive[slot] = alive.get(slot, 0) + 1
             open_slots[slot].values.append((event, value))
-        live[event] = total
-    return live, slots
+        live.append(total)
+    return np.array(live, dtype=np.int64), slots
 
 
 def _event_positions(trace: Trace, buffers: Buffers, order: Order) -> Ints:
@@ -110,17 +114,18 @@ def _event_positions(trace: Trace, buffers: Buffers, order: Order) -> Ints:
     between which allocations: within these bounds it is after the last use that can be found.
     """
     kinds = np.asarray(trace.kinds)
-    wanted = np.empty(len(kinds), dtype=np.int64)
+    asked: list[int] = []
     uses = LastUses(order)
-    for event, (kind, value) in enumerate(zip(trace.kinds, trace.values, strict=True)):
-        where = buffers.values[value].defined_at
-        instruction = order.find(where.instruction_id)
+    for kind, value in zip(trace.kinds, trace.values, strict=True):
+        number, index = buffers.values[value]
+        instruction = order.find(number)
         if instruction is None:
-            wanted[event] = -1
+            asked.append(-1)
         elif kind == FREE:
-            wanted[event] = uses.of(instruction, tuple(where.shape_index)) + 1
+            asked.append(uses.of(instruction, index) + 1)
         else:
-            wanted[event] = order.begin(instruction)
+            asked.append(order.begin(instruction))
+    wanted = np.array(asked, dtype=np.int64)
     begins = np.where(kinds == FREE, -1, wanted)
     earliest = np.maximum(np.maximum.accumulate(begins), 0)
     end = max(len(order.instructions), int(earliest[-1]))
@@ -144,8 +149,5 @@ def downsample(positions: Ints, values: Ints) -> tuple[Ints, Ints]:
     return positions[chosen], values[chosen]
 
 
-def _require(sound: bool, event: int, problem: str) -> None:
-    if not sound:
-        raise UserError(
-            f"the heap simulator trace is damaged: event {event} {problem}; dump the module again"
-        )
+def _refuse(event: int, problem: str) -> NoReturn:
+    raise UserError(f"the heap simulator trace is damaged: event {event} {problem}; dump the module again")

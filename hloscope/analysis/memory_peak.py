@@ -111,8 +111,8 @@ def _computes(instruction: Instruction | None) -> bool:
 
 
 def _defined(value: int, buffers: Buffers, order: Order) -> tuple[Instruction | None, tuple[int, ...]]:
-    where = buffers.values[value].defined_at
-    return order.find(where.instruction_id), tuple(where.shape_index)
+    instruction, index = buffers.values[value]
+    return order.find(instruction), index
 
 
 def _argument(

@@ -11,8 +11,7 @@ Number = TypeVar("Number", int, float)
 def total(figures: Iterable[Number | None]) -> Number | None:
     """The sum, or None where any part is unknown."""
     found = list(figures)
-    known = [f for f in found if f is not None]
-    return cast("Number", sum(known)) if len(known) == len(found) else None
+    return None if None in found else cast("Number", sum(cast("list[Number]", found)))
 
 
 def times(runs: int | None, figure: Number | None) -> Number | None:

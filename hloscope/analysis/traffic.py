@@ -55,7 +55,12 @@ def _count(instruction: Instruction, space: int) -> int:
 
 def _has_unknown_size(instruction: Instruction) -> bool:
     """Whether a value has bounds only (a dynamic dimension) or a type that this version does not know."""
-    return not (instruction.shape.is_sized and all(o.shape.is_sized for o in instruction.operands))
+    if not instruction.shape.is_sized:
+        return True
+    for operand in instruction.operands:  # noqa: SIM110 - a loop, as millions are asked
+        if not operand.shape.is_sized:
+            return True
+    return False
 
 
 def _in_space(shape: Shape, space: int) -> int:
@@ -63,7 +68,7 @@ def _in_space(shape: Shape, space: int) -> int:
     if space == HBM:
         return shape.hbm_bytes
     if shape.tuple_shapes is not None:
-        return sum(_in_space(s, space) for s in shape.tuple_shapes)
+        return sum([_in_space(s, space) for s in shape.tuple_shapes])
     return shape.padded_bytes if shape.memory_space == space else 0
 
 
@@ -75,7 +80,7 @@ def _touched(shape: Shape, bytes_: int, space: int) -> int:
 def _read(operands: Iterable[Instruction], space: int, *, without: Instruction | None = None) -> int:
     """Bytes of whole operands, each once."""
     once = {o.id: o for o in operands if o is not without}
-    return sum(_in_space(o.shape, space) for o in once.values())
+    return sum([_in_space(o.shape, space) for o in once.values()])
 
 
 def _written(update: Instruction, space: int) -> int:

@@ -54,10 +54,11 @@ class Trace:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffers:
     """A checked buffer assignment. `home` and `bytes` tell a value's allocation (by place in
-    `allocations`) and its padded bytes there; `values` are the protos, with where a value is defined."""
+    `allocations`) and its padded bytes there; `values` tell the id of the instruction that defines it, and the
+    shape index in its result."""
 
     allocations: tuple[Allocation, ...]
-    values: Mapping[int, protos.LogicalBuffer]
+    values: Mapping[int, tuple[int, tuple[int, ...]]]
     home: Mapping[int, int]
     bytes: Mapping[int, int]
     traces: tuple[Trace, ...]
@@ -70,7 +71,7 @@ class Buffers:
 
 def read_buffers(proto: protos.BufferAssignment) -> Buffers:
     """Read a buffer assignment. Raises UserError where sizes or references in it cannot be."""
-    values = {v.id: v for v in proto.logical_buffers}
+    values = {v.id: _place(v.defined_at) for v in proto.logical_buffers}
     if len(values) != len(proto.logical_buffers):
         _refuse("two logical buffers have one id")
     home: dict[int, int] = {}
@@ -92,6 +93,10 @@ def read_buffers(proto: protos.BufferAssignment) -> Buffers:
     return Buffers(allocations=tuple(allocations), values=values, home=home, bytes=sizes, traces=traces)
 
 
+def _place(proto: protos.LogicalBuffer.Location) -> tuple[int, tuple[int, ...]]:
+    return proto.instruction_id, tuple(proto.shape_index[:])
+
+
 def _allocation(proto: protos.BufferAllocation, values: tuple[int, ...]) -> Allocation:
     if not 0 <= proto.size < _LARGEST:
         _refuse(f"allocation {proto.index} has a size that no device has")
@@ -101,7 +106,7 @@ def _allocation(proto: protos.BufferAllocation, values: tuple[int, ...]) -> Allo
         space=proto.color,
         kind=_kind(proto),
         live_out=proto.maybe_live_out,
-        parameter=(proto.parameter_number, tuple(proto.parameter_shape_index)) if is_argument else None,
+        parameter=(proto.parameter_number, tuple(proto.parameter_shape_index[:])) if is_argument else None,
         values=values,
     )
 
@@ -117,7 +122,7 @@ def _kind(proto: protos.BufferAllocation) -> str:
 
 
 def _trace(proto: protos.HeapSimulatorTrace, home: Mapping[int, int], allocations: list[Allocation]) -> Trace:
-    events = [(int(e.kind), e.buffer_id, e.share_with_canonical_id) for e in proto.events]
+    events = [(e.kind, e.buffer_id, e.share_with_canonical_id) for e in proto.events]
     kinds, values, shared = zip(*events, strict=True)
     if not home.keys() >= set(values):
         _refuse("a heap simulator trace has a logical buffer that lies nowhere")

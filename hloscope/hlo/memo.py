@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from hloscope.hlo.instruction import Computation, Instruction
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", "Instruction", "Computation")
 Fact = TypeVar("Fact")
+
+_UNASKED: Any = object()
 
 
 def once_per_module(function: Callable[[Module], Fact]) -> Callable[[Module], Fact]:
@@ -33,9 +35,9 @@ def once_for_each(function: Callable[[Part], Fact]) -> Callable[[Part], Fact]:
     @wraps(function)
     def ask(part: Part) -> Fact:
         known = part.module.facts[function]
-        if part in known:
-            return known[part]
-        fact = known[part] = function(part)
+        fact = known.get(part, _UNASKED)
+        if fact is _UNASKED:
+            fact = known[part] = function(part)
         return fact
 
     return ask

@@ -70,15 +70,26 @@ def decode_pair(message: bytes) -> tuple[int, int]:
 def decode_replica_groups(proto: protos.Instruction) -> ReplicaGroups | None:
     """The replica groups of an instruction, or None if it names none."""
     if proto.HasField("mesh_axes_replica_group_list"):
-        return _from_mesh(proto.mesh_axes_replica_group_list)
+        return _of_mesh(proto.mesh_axes_replica_group_list.SerializeToString())
     if proto.HasField("iota_collective_device_list"):
-        return _from_iota(proto.iota_collective_device_list)
+        return _of_iota(proto.iota_collective_device_list.SerializeToString())
     if proto.HasField("collective_device_list"):
         devices = proto.collective_device_list
         if devices.HasField("iota_replica_group_list"):
-            return _from_iota(devices.iota_replica_group_list)
+            return _of_iota(devices.iota_replica_group_list.SerializeToString())
         return _from_lists(tuple(tuple(g.replica_ids[:]) for g in devices.replica_groups))
     return _from_lists(tuple(tuple(g.replica_ids[:]) for g in proto.replica_groups))
+
+
+# A module has many collectives over few groups.
+@lru_cache(maxsize=2**8)
+def _of_mesh(message: bytes) -> ReplicaGroups:
+    return _from_mesh(protos.MeshAxesReplicaGroupList.FromString(message))
+
+
+@lru_cache(maxsize=2**8)
+def _of_iota(message: bytes) -> ReplicaGroups:
+    return _from_iota(protos.IotaReplicaGroupList.FromString(message))
 
 
 def _from_lists(groups: tuple[tuple[int, ...], ...]) -> ReplicaGroups | None:

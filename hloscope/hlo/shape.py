@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -151,6 +151,11 @@ class Shape:
         """Every non-tuple shape in this shape, in order."""
         return (self,) if self.tuple_shapes is None else tuple(p for s in self.tuple_shapes for p in s.parts)
 
+    @cached_property
+    def spaces(self) -> frozenset[int]:
+        """The memory spaces that its parts lie in."""
+        return frozenset(p.memory_space for p in self.parts)
+
     def at(self, index: tuple[int, ...]) -> Shape:
         """The shape at a shape index, e.g. `(0, 2)`. Raises IndexError where there is none."""
         shape = self
@@ -226,18 +231,20 @@ class KnownShapes(dict[bytes, Shape]):
 
     def __missing__(self, message: bytes) -> Shape:
         try:
-            shape = decode_shape(protos.Shape.FromString(message))
+            proto = protos.Shape.FromString(message)
         except DecodeError as error:
             raise UserError("a shape is damaged: dump the module again") from error
+        # Tuples have many elements, most of them of shapes that are known.
+        shape = decode_shape(proto, lambda element: self[element.SerializeToString()])
         shape = self[message] = self._equal.setdefault(shape, shape)
         return shape
 
 
-def decode_shape(proto: protos.Shape) -> Shape:
-    """A Shape from its proto."""
+def decode_shape(proto: protos.Shape, element: Callable[[protos.Shape], Shape] | None = None) -> Shape:
+    """A Shape from its proto; `element` decodes the shapes in a tuple."""
     name, bits = _PRIMITIVE_TYPES.get(proto.element_type, (f"type{proto.element_type}", 0))
     if name == "tuple":
-        return Shape("tuple", tuple_shapes=tuple(decode_shape(s) for s in proto.tuple_shapes))
+        return Shape("tuple", tuple_shapes=tuple(map(element or decode_shape, proto.tuple_shapes)))
     if name == "buffer" and proto.tuple_shapes:
         return decode_shape(proto.tuple_shapes[0])
     dynamic = tuple(proto.is_dynamic_dimension[:])
@@ -256,7 +263,7 @@ def decode_shape(proto: protos.Shape) -> Shape:
 def _decode_layout(proto: protos.Layout) -> Layout:
     return Layout(
         tuple(proto.minor_to_major[:]),
-        tuple(tuple(t.dimensions[:]) for t in proto.tiles),
+        tuple([tuple(t.dimensions[:]) for t in proto.tiles]),
         proto.memory_space,
         proto.element_size_in_bits,
     )

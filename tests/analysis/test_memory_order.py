@@ -58,10 +58,10 @@ def test_events_take_effect_where_the_compiler_has_their_values_begin_and_end(na
     at = replay(trace, buffers, order).event_positions
     off: list[int] = []
     for event, (kind, value) in enumerate(zip(trace.kinds, trace.values, strict=True)):
-        where = buffers.values[value].defined_at
-        instruction = order.find(where.instruction_id)
+        number, index = buffers.values[value]
+        instruction = order.find(number)
         assert instruction is not None
-        first, last = ranges[instruction.name, ",".join(map(str, where.shape_index))]
+        first, last = ranges[instruction.name, ",".join(map(str, index))]
         if kind == FREE:
             off.append(abs(int(at[event]) - 1 - last))
         else:

@@ -127,6 +127,37 @@ def test_the_three_spellings_of_replica_groups_name_the_same_devices(shared_dump
     assert mesh.groups.tolist() == iota.groups.tolist()
     lists = next(g for t, g in by_text.items() if t.startswith("{"))
     assert lists.groups.shape == (lists.group_count, lists.group_size)
+    for known in (iota, mesh):  # equal ones are decoded once
+        assert len({id(g) for g in groups if g is not None and g.text == known.text}) == 1
+
+
+def test_users_parts_and_nested_fusions_are_those_of_the_operands_leaves_and_callers(shared_dump):
+    module = shared_dump("deepseek").module
+    nested = 0
+    for computation in module.computations:
+        users: dict[str, list[str]] = {}
+        for user in computation:
+            for operand in dict.fromkeys(user.operands):
+                users.setdefault(operand.name, []).append(user.name)
+        for instruction in computation:
+            assert [u.name for u in instruction.users] == users.get(instruction.name, [])
+            assert instruction.shape.parts == tuple(part for _, part in instruction.shape.leaves())
+            assert instruction.shape.spaces == {part.memory_space for part in instruction.shape.parts}
+        fusions = [i for i in computation if i.opcode == "fusion"]
+        bodies = [body for fusion in fusions for body in fusion.called_computations]
+        assert list(module.nested_fusions(computation.id)) == bodies
+        nested += len(bodies)
+    assert nested == module.opcode_counts["fusion"]
+
+
+def test_elements_of_tuples_share_the_shapes_of_the_module(shared_dump):
+    module = shared_dump("deepseek").module
+    elements = [
+        i for i in module.instructions if i.opcode == "get-tuple-element" and i.operands[0].shape.is_tuple
+    ]
+    assert elements
+    for element in elements:
+        assert element.operands[0].shape.tuple_shapes[element.tuple_index] is element.shape
 
 
 def test_source_frames_lead_to_the_users_line(shared_dump):
