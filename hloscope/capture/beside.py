@@ -39,7 +39,7 @@ _CHIPS = {
 _VERSION = re.compile(r"^\s*version: TPU_VERSION_(\w+)$", re.MULTILINE)
 _VARIANT = re.compile(r'^\s*variant: "(\w+)"$', re.MULTILINE)
 _BOUNDS = re.compile(r"(chips_per_host_bounds|host_bounds) \{\s*x: (\d+)\s+y: (\d+)\s+z: (\d+)\s*\}")
-# Records are some tens of kB; what is larger is something else.
+# Records are some tens of kB; of what is larger, packed or not, only the beginning is looked at.
 _LARGEST = 1 << 22
 
 
@@ -93,8 +93,8 @@ def _record(folder: Path, stem: str, name: str) -> str:
     """The text of a file of the compiler's beside the module; empty if it is not there or is none."""
     for path in _there(folder / f"{stem}{name}"):
         try:
-            data = path.read_bytes()[:_LARGEST]
-            return (gzip.decompress(data) if path.suffix == ".gz" else data).decode(errors="replace")
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                return file.read(_LARGEST).decode(errors="replace")
         except (OSError, EOFError, zlib.error):
             continue
     return ""

@@ -154,9 +154,13 @@ def _unpacked_size(path: Path) -> int:
     packed = path.stat().st_size
     if path.suffix != ".gz" or packed < 4:
         return packed
-    with path.open("rb") as file:
-        file.seek(-4, 2)
-        return int.from_bytes(file.read(4), "little")
+    try:
+        with path.open("rb") as file:
+            file.seek(-4, 2)
+            return int.from_bytes(file.read(4), "little")
+    except PermissionError:
+        # Told where the module is read, if it is: it may have another file, or not be the one that is meant.
+        return packed
 
 
 def _named(folder: Path, found: Sequence[Dumped], module: str) -> Dumped:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _STEP = re.compile(r".+\.py(?::[^:/]*)?", re.DOTALL)
 _MANIFEST = "artifact.json"
+_PACKED = {b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "ZIP"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,9 @@ def _checked(file: HloFile, module: str | None) -> HloFile:
 
 def _refuse_other(path: Path) -> None:
     """What is no HLO but often lies beside it: say what it is rather than call it damaged."""
-    start = _start(path).lstrip()
+    start = _start(path)
+    _refuse_packed(path, start)
+    start = start.lstrip()
     if path.suffix == ".ipynb" or start.startswith(b'{\n "cells"'):
         raise UserError(f"{path} is a notebook: put the step into a .py file, with @hloscope.step on it")
     if begins_a_report(start):
@@ -125,13 +128,27 @@ def _refuse_other(path: Path) -> None:
         )
 
 
+def _refuse_packed(path: Path, start: bytes) -> None:
+    """Dumps are sent around as archives; of what packs files, only gzip is read."""
+    if start[257:262] == b"ustar":
+        raise UserError(f"{path} is a tar archive: unpack it, and give the folder")
+    for mark, name in _PACKED.items():
+        if start.startswith(mark):
+            raise UserError(f"{path} is packed with {name}: unpack it first (gzip is read as it is)")
+    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{path} is text in UTF-16: save it as UTF-8")
+
+
 def begins_a_report(start: bytes) -> bool:
     """Whether a file that begins so, blanks left out, is JSON of hloscope's own."""
     return start.startswith(b"{") and b'"schema_version"' in start[:100]
 
 
 def _start(path: Path) -> bytes:
+    """How a file begins, unpacked. Nothing of a pipe or device, which might be waited for: `read_hlo` refuses it."""
     try:
+        if not path.is_file():
+            return b""
         with path.open("rb") as file:
             data = file.read(4096)
     except OSError as error:

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
+import os
+import tarfile
+import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hloscope.capture.beside import look_beside
 from hloscope.errors import UserError
 from hloscope.report.dumps import choose, dumped_modules
 from hloscope.report.target import is_step, open_hlo
@@ -172,3 +180,75 @@ def test_a_damaged_proto_gives_way_to_its_text(tmp_path: Path) -> None:
     (tmp_path / "module_0000.jit_f.after_optimizations.txt").write_text(text[:-9])
     with pytest.raises(UserError, match=r"hlo\.pb is no HLO module"):
         open_hlo(str(tmp_path))
+
+
+def test_nothing_is_read_from_a_pipe(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would be waited for without end."""
+    pipe = tmp_path / "x.hlo.pb"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDWR)
+    try:
+        os.write(held, bytes(8192))
+        with pytest.raises(UserError, match="no regular file"):
+            open_hlo(str(pipe))
+        assert len(os.read(held, 8192)) == 8192
+    finally:
+        os.close(held)
+
+
+def _archive(kind: str) -> bytes:
+    held = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(held, "w") as archive:
+            archive.writestr("dump/module.txt", "HloModule m")
+    else:
+        with tarfile.open(fileobj=held, mode=kind) as archive:
+            archive.addfile(tarfile.TarInfo("dump"))
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (bz2.compress(b"HloModule m"), "packed with bzip2: unpack it first"),
+        (lzma.compress(b"HloModule m"), "packed with xz: unpack it first"),
+        (b"(\xb5/\xfd$\x0bY\x00\x00HloModule m", "packed with zstd: unpack it first"),
+        (_archive("zip"), "packed with ZIP: unpack it first"),
+        (_archive("w"), "is a tar archive: unpack it, and give the folder"),
+        (_archive("w:gz"), "is a tar archive: unpack it, and give the folder"),
+        ("HloModule m".encode("utf-16"), "is text in UTF-16: save it as UTF-8"),
+    ],
+    ids=["bzip2", "xz", "zstd", "zip", "tar", "tar.gz", "utf-16"],
+)
+def test_what_is_packed_otherwise_is_told_so(tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "module"
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=said):
+        open_hlo(str(path))
+
+
+def test_a_file_that_may_not_be_read_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = put(tmp_path, "module_0000.jit_theirs.after_optimizations.hlo.pb.gz", 10)
+    own = put(tmp_path, "module_0001.jit_step.after_optimizations.hlo.pb.gz", 1000)
+    path_open = Path.open
+
+    def refusing(self: Path, *args: str, **kwargs: str) -> object:
+        if self == locked:
+            raise PermissionError(13, "Permission denied", str(self))
+        return path_open(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    assert choose(tmp_path, None)[0].path == own
+
+
+def test_of_a_record_that_is_none_only_the_beginning_is_unpacked(tmp_path: Path) -> None:
+    """A few packed megabytes may unpack to all memory that there is."""
+    module = put(tmp_path, "module_0000.jit_step.after_optimizations.hlo.pb", 10)
+    record = b"version: TPU_VERSION_GHOSTLITE\n" + bytes(1 << 26)
+    module.with_name("module_0000.jit_step.target_arguments.txt.gz").write_bytes(gzip.compress(record))
+    tracemalloc.start()
+    try:
+        assert look_beside(module).chip == "v6e"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
