@@ -44,6 +44,8 @@ def run(request: Request) -> int:
     if around.is_cut:
         print(f"more than {MOST} instructions: the nearest are shown; take fewer --hops", file=sys.stderr)
     if form == "tree":
+        if max(around.distance.values()) > graph.DEEPEST:
+            print(f"a tree shows {graph.DEEPEST} steps around: --format dot draws them all", file=sys.stderr)
         drawn = graph.tree(around, request.hops, everything=request.everything)
         write_text(lambda width: drawn, sys.stdout)
         return 0
@@ -67,7 +69,9 @@ def _format(request: Request) -> str:
 
 
 def _find(module: Module, name: str) -> Instruction:
-    found = module.find(name)
+    # Optimized text writes an output of a fusion as %fusion.56#0.
+    whole, _, output = name.partition("#")
+    found = module.find(name) or (module.find(whole) if output.isdigit() else None)
     if found is not None:
         return found
     names = [i.name for i in module.instructions]

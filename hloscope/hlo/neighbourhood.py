@@ -61,6 +61,8 @@ def neighbourhood(centre: Instruction, hops: int) -> Neighbourhood:
         near: dict[int, Instruction] = {}
         for instruction in ring:
             near.update((o.id, o) for o in _around(instruction, successors) if o.id not in found)
+        if not near:
+            break
         ring = list(near.values())[: MOST - len(found)]
         found.update((i.id, i) for i in ring)
         distance.update((i.id, step) for i in ring)

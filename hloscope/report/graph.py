@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 
 # Siblings beyond this many are counted, not listed.
 _WIDEST = 12
+# A step takes four columns: what is further away has no room left on a line.
+DEEPEST = 16
 _DRAWING_SECONDS = 120
 _STYLES = {"operand": "solid", "control": "dotted", "calls": "dashed"}
 
 
 def tree(around: Neighbourhood, hops: int, *, everything: bool = False) -> Tree:
-    """What the centre reads, calls and is read by, each as deep as `hops`; what was shown is not opened again."""
+    """What the centre reads, calls and is read by, each as deep as `hops`, at most `DEEPEST`; what was shown is not
+    opened again."""
     root = Tree(_line(around.centre), guide_style="dim")
     most = None if everything else _WIDEST
-    for title, forwards in (("reads", False), ("is read by", True)):
+    deep = min(hops, DEEPEST)
+    # In no steps nothing can be told, which is not that there is nothing.
+    for title, forwards in (("reads", False), ("is read by", True)) if hops else ():
         branch = root.add(words((title, "bold")))
         _grow(
-            branch, around, around.centre, forwards=forwards, hops=hops, most=most, shown={around.centre.id}
+            branch, around, around.centre, forwards=forwards, hops=deep, most=most, shown={around.centre.id}
         )
         if not branch.children:
             branch.add(words(("nothing", "dim")))

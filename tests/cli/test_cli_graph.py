@@ -80,6 +80,36 @@ def test_the_tree(run: Run, path: Path) -> None:
     ]
 
 
+def test_a_tree_of_no_steps_is_the_instruction(run: Run, path: Path) -> None:
+    code, out, err = run("graph", path, "f", "--hops", "0")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["%f  f32[8]{0}  fusion kLoop  neg"]
+
+
+def test_the_name_of_an_output_in_text_is_found(run: Run, path: Path) -> None:
+    assert run("graph", path, "%f#0") == run("graph", path, "f")
+    assert run("graph", path, "%f#x")[0] == 2
+
+
+def test_any_number_of_steps(run: Run, path: Path) -> None:
+    assert run("graph", path, "p", "--hops", "9" * 30) == run("graph", path, "p", "--hops", "5")
+
+
+def test_a_tree_is_no_deeper_than_a_line_has_room(run: Run, tmp_path: Path) -> None:
+    hlo = HloBuilder()
+    entry = hlo.entry()
+    last = entry.parameter("f32[8]", name="p")
+    for number in range(1500):
+        last = entry.add("negate", "f32[8]", last, name=f"n{number}")
+    place = tmp_path / "chain.pb"
+    place.write_bytes(hlo.module().proto.SerializeToString())
+    code, out, err = run("graph", place, "p", "--hops", "1000")
+    assert (code, err) == (0, "a tree shows 16 steps around: --format dot draws them all\n")
+    assert out.rstrip().endswith("%n15  f32[8]{0}  negate")
+    code, out, err = run("graph", place, "p", "--hops", "1000", "--format", "dot")
+    assert (code, out.count(" -> "), err) == (0, 1000, "")
+
+
 def test_dot(run: Run, path: Path, tmp_path: Path) -> None:
     code, out, _ = run("graph", path, "b", "--hops", "1", "--format", "dot")
     assert code == 0
