@@ -48,6 +48,11 @@ class Target:
     valid_fraction: float | None
     valid_fraction_source: str | None
 
+    @property
+    def may_be_for_tpus(self) -> bool:
+        """Whether a topology could say more of it: not if it is known to be for the host or for GPUs."""
+        return self.platform in ("tpu", None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ragged:

@@ -35,7 +35,7 @@ def render(report: Report, *, width: int, everything: bool = False, kernels: boo
     the Pallas kernels too."""
     sections = (
         (*header(report.target, width), *_verdict(report.findings)),
-        memory(report.memory, width, everything),
+        memory(report.memory, report.target, width, everything),
         _overrun(report.overrun),
         budgets(report.budgets),
         step_time(report.time, width, everything),
@@ -237,7 +237,9 @@ def _hints(report: Report) -> Iterator[RenderableType]:
 def _next(report: Report) -> Iterator[str]:
     if report.findings:
         yield f"hloscope explain {report.findings[0].code} tells what is behind a code"
-    if report.target.chip is None:
+    if not report.target.may_be_for_tpus:
+        yield "hloscope analyze SCRIPT.py --topology NAME, compiles a script's step for TPUs"
+    elif report.target.chip is None:
         yield "--topology NAME, e.g. tpu7x:4x4x4, compares with the chip's HBM"
     if any(b.valid.fraction is None and b.buffer.work for b in report.ragged_buffers):
         yield "--valid-fraction 0.5 prices the waste if half of the rows hold tokens"

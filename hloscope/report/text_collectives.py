@@ -57,7 +57,7 @@ def collectives(report: Report, width: int, everything: bool) -> Iterator[Render
 def _untimed(report: Report) -> str | None:
     """Why collectives have no time on the wire (`analysis/wire_place.py`); None off TPUs, which no model is of."""
     target = report.target
-    if target.platform not in ("tpu", None):
+    if not target.may_be_for_tpus:
         return None
     if target.chip is None:
         return "the chip is unknown; --topology names it"

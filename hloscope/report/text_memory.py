@@ -12,6 +12,7 @@ from hloscope.analysis.memory import BufferFamily, Memory
 from hloscope.analysis.place import phase_of, provenance
 from hloscope.hlo import Instruction
 from hloscope.report.figures import bar, curve
+from hloscope.report.model import Target
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import beside, cut, indented, joined, words
 from hloscope.units import UNKNOWN, count, percent, plural, size, where
@@ -31,9 +32,9 @@ _TEMP = "the figure that people quote; in programs with loops it exceeds the are
 _VMEM = "where nearly everything fits into VMEM, the compiler counts its peak there"
 
 
-def memory(figures: Memory, width: int, everything: bool) -> Iterator[RenderableType]:
+def memory(figures: Memory, target: Target, width: int, everything: bool) -> Iterator[RenderableType]:
     """The whole block."""
-    yield _title(figures, width)
+    yield _title(figures, target, width)
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=9, no_wrap=True)
     grid.add_column(min_width=10, no_wrap=True, justify="right")
@@ -45,9 +46,14 @@ def memory(figures: Memory, width: int, everything: bool) -> Iterator[Renderable
     yield from _alive(figures, width, everything)
 
 
-def _title(figures: Memory, width: int) -> RenderableType:
+def _title(figures: Memory, target: Target, width: int) -> RenderableType:
     limit = figures.hbm_limit_bytes
-    right = "HBM unknown: --topology names the chip" if limit is None else f"of {size(limit)} usable HBM"
+    if limit is not None:
+        right = f"of {size(limit)} usable HBM"
+    elif target.may_be_for_tpus:
+        right = "HBM unknown: --topology names the chip"
+    else:
+        right = f"for {str(target.platform).upper()}s: no limit known"
     title = Table.grid(expand=True)
     title.add_column()
     title.add_column(justify="right")

@@ -14,6 +14,8 @@ from hloscope import load
 from hloscope.capture.beside import look_beside
 from hloscope.cli.main import main
 from hloscope.errors import UserError
+from hloscope.report.terminal import draw
+from hloscope.report.text import render
 
 STEM = "module_0000.jit_step.cl_933746096."
 TARGET = """\
@@ -140,3 +142,14 @@ def test_a_host_module_is_told_by_its_name(tmp_path: Path) -> None:
     assert load(tmp_path).target.platform == "cpu"
     with pytest.raises(UserError, match="holds a module for CPUs, not for v5e:2x4"):
         load(tmp_path, topology="v5e:2x4")
+
+
+def test_of_a_host_module_no_topology_is_asked_for(tmp_path: Path) -> None:
+    text = "HloModule jit_step\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
+    for name, host in (("cpu_after_optimizations.txt", True), ("after_optimizations.txt", False)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"module_0001.jit_step.{name}").write_text(text)
+        drawn = draw(render(load(tmp_path / name), width=100), 100)
+        assert ("--topology names the chip" in drawn) is not host
+        assert ("for CPUs: no limit known" in drawn) is host
+        assert ("hloscope analyze SCRIPT.py --topology NAME" in drawn) is host
