@@ -21,21 +21,10 @@ if TYPE_CHECKING:
 _OWN_FRAME = re.compile(rf'loc\("{re.escape(str(Path(__file__).parents[1]))}/[^"]*":[^)]*\)')
 
 
-def jitted(step: Step) -> Any:
-    """The step's function under `jax.jit`, or as it is if it is that already."""
-    jax: Any = importlib.import_module("jax")
-    if step.is_jitted:
-        return step.fn
-    options: dict[str, Any] = {"donate_argnums": step.donate_argnums, "static_argnums": step.static_argnums}
-    shardings = {"in_shardings": step.in_shardings, "out_shardings": step.out_shardings}
-    return jax.jit(
-        step.fn, **options, **{name: value for name, value in shardings.items() if value is not None}
-    )
-
-
 def trace(step: Step, mesh: jax.sharding.Mesh | None) -> Any:
-    """The traced step (`jax.stages.Traced`)."""
-    function = jitted(step)
+    """The traced step (`jax.stages.Traced`). Compiler options are for whoever compiles it: another platform may refuse
+    them."""
+    function = dataclasses.replace(step, compiler_options={}).jit()
     return within(mesh, lambda: function.trace(*step.args, **step.kwargs))
 
 

@@ -5,6 +5,7 @@ Nothing here imports jax: a step file is read for its builders before any of the
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -149,6 +150,35 @@ class Step:
     def is_jitted(self) -> bool:
         """Whether `fn` is a `jax.jit` function already."""
         return hasattr(self.fn, "lower")
+
+    def jit(self) -> Any:
+        """The step as a `jax.jit` function, to run or to lower: with its donation, static arguments, shardings and
+        compiler options. `fn` itself where that is one already.
+
+        Imports jax. Raises `UserError` where `fn` is a `jax.jit` function and there are compiler options, which it
+        cannot take on any more.
+
+        Examples:
+            >>> import hloscope as hs
+            >>> step = hs.Step(lambda x: x + 1, args=(1,), static_argnums=0)
+            >>> int(step.jit()(2))
+            3
+        """
+        if self.is_jitted:
+            if self.compiler_options:
+                raise UserError(
+                    "Step: fn is a jax.jit function already; to run it with compiler_options give them to jax.jit"
+                )
+            return self.fn
+        shardings = {"in_shardings": self.in_shardings, "out_shardings": self.out_shardings}
+        jax: Any = importlib.import_module("jax")
+        return jax.jit(
+            self.fn,
+            donate_argnums=self.donate_argnums,
+            static_argnums=self.static_argnums,
+            compiler_options=dict(self.compiler_options) or None,
+            **{name: value for name, value in shardings.items() if value is not None},
+        )
 
 
 def _check_function(step: Step) -> None:

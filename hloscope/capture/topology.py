@@ -1,4 +1,4 @@
-"""A topology to compile for (`cpu:8`: to run on), by name. jax is imported when its devices are asked for."""
+"""A topology to compile for (`cpu:8`, `here`: to run on), by name. jax is imported when devices are asked for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
 _CPU = re.compile(r"cpu:([0-9]+)$")
+_HERE = "here"
 
 
 class Device(Protocol):
@@ -34,10 +35,12 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Devices by name: TPU topologies as libtpu spells them (`tpu7x:4x4x4`), or `cpu:8`, eight host devices.
+    """Devices by name: TPU topologies as libtpu spells them (`tpu7x:4x4x4`), `cpu:8`, eight host devices, or `here`,
+    the devices that jax has in this process.
 
-    A TPU topology's devices can be compiled for, not run on; the host's can be run on, to check numbers.
-    Whether libtpu takes a name shows when the devices are asked for: `UserError` if not.
+    A TPU topology's devices can be compiled for, not run on; the host's can be run on, to check numbers, and those
+    of `here`, TPUs where there are some, to train. Whether libtpu takes a name shows when the devices are asked for:
+    `UserError` if not.
     """
 
     name: str
@@ -50,17 +53,21 @@ class Topology:
 
     @property
     def platform(self) -> str:
-        """`tpu` or `cpu`."""
+        """`tpu` or `cpu`; of `here` what jax calls it."""
+        if self.name == _HERE:
+            return self.devices[0].platform
         return "cpu" if self.name.startswith("cpu:") else "tpu"
 
     @property
     def chip(self) -> str:
         """The chip's short name: `v4`, `v5e`, `v5p`, `v6e`, `tpu7x`, ...; `cpu` for the host."""
-        return topology_names.chip_of(self.name)
+        return topology_names.chip_of(self.devices[0].device_kind if self.name == _HERE else self.name)
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """Every device of the topology, by id. v4 has one per chip (megacore), as on real pods."""
+        if self.name == _HERE:
+            return _own_devices()
         return _host_devices(self.name) if self.platform == "cpu" else _tpu_devices(self.name)
 
     @property
@@ -161,6 +168,12 @@ def _small_bounds(name: str) -> tuple[int, ...] | None:
         return None
     shape = (*map(int, found[1].split("x")), 1)[:3]
     return shape if math.prod(shape) < 4 else None
+
+
+def _own_devices() -> tuple[Device, ...]:
+    jax: Any = importlib.import_module("jax")
+    devices: list[Device] = jax.devices()
+    return tuple(sorted(devices, key=lambda device: device.id))
 
 
 def _host_count(name: str) -> int | None:

@@ -9,7 +9,7 @@ order, since it is reduced to the shard that its parameter has before it is used
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,17 +38,22 @@ def update_in_loop(step: Step, action: LoopUpdate) -> Step:
     """The step with the updates of an action's parameters in their loops. Raises UserError if it does not fit."""
     traced = Traced.of(step)
     flat = jaxprs.flatten(traced.closed)
-    chosen = _chosen(find_updates(jaxprs.opened(flat), traced.leaves()), action)
+    leaves = traced.leaves()
+    chosen = _chosen(find_updates(jaxprs.opened(flat), leaves), action, {leaf.name for leaf in leaves})
     changed = lowering.within(traced.mesh, lambda: _rebuilt(flat, chosen))
     return traced.step_of(changed)
 
 
-def _chosen(found: Sequence[Update], action: LoopUpdate) -> list[Update]:
+def _chosen(found: Sequence[Update], action: LoopUpdate, arguments: Collection[str]) -> list[Update]:
     # One that is refused may have the name of another, which its gradient looks like.
     known = {update.parameter: update for update in sorted(found, key=lambda u: u.refusal is None)}
     for name in action.parameters:
         update = known.get(name)
-        why = "no loop of the step makes its gradient" if update is None else update.refusal
+        why = None if update is None else update.refusal
+        if name not in arguments:
+            why = "the step has no such argument"
+        elif update is None:
+            why = "no loop of the step makes its gradient"
         if why is not None:
             raise UserError(f"the plan no longer fits: {action.title}: {name}: {why}")
     return [known[name] for name in dict.fromkeys(action.parameters)]

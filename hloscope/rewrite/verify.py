@@ -10,7 +10,6 @@ bits. Rows that kernels leave unwritten hold NaN: one that is taken for dead and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -19,11 +18,11 @@ import numpy as np
 from hloscope.capture import lowering
 from hloscope.capture.step import Step
 from hloscope.errors import UserError
-from hloscope.plan import Action, BeforeLoop, MoveAxis, Plan, ValidRows, from_fields
-from hloscope.rewrite.early import early_work
+from hloscope.plan import BeforeLoop, Plan, ValidRows, from_fields
 from hloscope.rewrite.inputs import on_host, placed, sample
-from hloscope.rewrite.leaves import argument_leaves, argument_numbers, tree, tree_leaves
-from hloscope.rewrite.rows import BITWISE_OPTIONS, find_row_clusters, kernels_as
+from hloscope.rewrite.leaves import argument_numbers, tree, tree_leaves
+from hloscope.rewrite.rows import BITWISE_OPTIONS, kernels_as
+from hloscope.rewrite.sizes import at_this_size
 
 if TYPE_CHECKING:
     from hloscope.capture.worker import Built
@@ -47,45 +46,6 @@ def verify(built: Built, options: dict[str, Any]) -> dict[str, Any]:
 
 def _moves_data(plan: Plan) -> bool:
     return any(not isinstance(action, ValidRows | BeforeLoop) for action in plan.actions)
-
-
-def at_this_size(step: Step, plan: Plan) -> Plan:
-    """The plan for the same step at another size.
-
-    The same parameters have other shapes there, and the keys of clusters, which hold shapes, are those of the
-    clusters that the same line of code makes in the same phase.
-    """
-    shapes = {leaf.name: leaf.shape for leaf in argument_leaves(step)}
-
-    def fit(action: Action) -> Action:
-        if isinstance(action, MoveAxis) and action.parameter in shapes:
-            return replace(action, shape=shapes[action.parameter])
-        if isinstance(action, ValidRows):
-            here = [cluster.key for cluster in find_row_clusters(step).replaceable]
-            return replace(action, clusters=_same_places(action.clusters, here, "cluster"))
-        if isinstance(action, BeforeLoop):
-            here = [each.key for each in early_work(step)]
-            return replace(action, work=_same_places(action.work, here, "work"))
-        return action
-
-    return replace(plan, actions=tuple(fit(action) for action in plan.actions))
-
-
-def _same_places(keys: Sequence[str], here: Sequence[str], what: str) -> tuple[str, ...]:
-    """The keys of this step that stand for the same places as these."""
-    at: dict[tuple[str, ...], list[str]] = {}
-    for key in here:
-        at.setdefault(_place(key), []).append(key)
-    for key in keys:
-        if _place(key) not in at:
-            raise UserError(f"{key} cannot be verified: the small step has no such {what}")
-    return tuple(dict.fromkeys(k for key in keys for k in at[_place(key)]))
-
-
-def _place(key: str) -> tuple[str, ...]:
-    """A key without its shapes: phase, kernel and source line of a cluster, primitive and line of other work."""
-    *place, _, source = key.split("/")
-    return (*place, source)
 
 
 def compare(original: Step, changed: Step, *, seed: int, reordered: bool) -> dict[str, Any]:

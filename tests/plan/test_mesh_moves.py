@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -197,11 +198,22 @@ def test_rules_need_the_builder(mesh: Mesh) -> None:
 
     topology = hs.Topology("cpu:8")
     assert hs.apply(build, plan)(topology).args[0].sharding.spec == P("fsdp")
-    assert hs.apply(build, Plan())(topology).args[0].sharding.spec == P(None)
     with pytest.raises(hs.UserError, match=r"apply the plan to the builder"):
         hs.apply(a_step(mesh), plan)
+    without = hs.step(lambda topology: a_step(mesh))
+    with pytest.raises(hs.UserError, match=r"no longer fits: rule set out.*there is no logical axis 'mlp'"):
+        hs.apply(without, plan)(topology)
     with pytest.raises(hs.UserError, match=r"a function marked with @hs\.step"):
         hs.apply(lambda topology: a_step(mesh), plan)
+
+
+def test_a_plan_without_actions_says_that_it_changes_nothing(mesh: Mesh, tmp_path: Path) -> None:
+    step, place = a_step(mesh), tmp_path / "empty.toml"
+    Plan().save(place)
+    with pytest.warns(UserWarning, match=r"empty\.toml has no actions: the step stays as it is"):
+        assert hs.apply(step, place) == step
+    with pytest.warns(UserWarning, match="the plan has no actions"):
+        assert hs.apply(hs.step(lambda topology: step), Plan())(hs.Topology("cpu:8")) == step
 
 
 def test_a_rule_set_may_only_change_rules_that_there_are() -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from jax import Array, lax
 
 import hloscope as hs
-from hloscope.capture import lowering
 from hloscope.rewrite.rows import BITWISE_OPTIONS, RowsAnalysis, find_row_clusters, kernels_as, rewrite_rows
 
 ROWS, COLUMNS, GROUPS, TOKENS = 16, 8, 3, 6
@@ -48,7 +47,7 @@ def analysis(program: Program, *args: Any) -> RowsAnalysis:
 
 def run(step: hs.Step, *args: Any) -> Any:
     """The results, computed operation by operation."""
-    lowered = lowering.jitted(step).lower(*args)
+    lowered = step.jit().lower(*args)
     return lowered.compile(compiler_options=dict(BITWISE_OPTIONS))(*args)
 
 

@@ -15,7 +15,8 @@ import hloscope as hs
 from hloscope.capture import lowering
 from hloscope.plan import BeforeLoop, Plan
 from hloscope.rewrite.early import do_early, early_work
-from hloscope.rewrite.verify import at_this_size, compare
+from hloscope.rewrite.sizes import at_this_size
+from hloscope.rewrite.verify import compare
 
 LAYERS, WIDTH, VOCAB = 3, 8, 64
 
@@ -73,8 +74,14 @@ def test_at_another_size_it_is_the_same_work(mesh: Mesh) -> None:
     small = training(mesh, tokens=64)
     plan = at_this_size(small, Plan(actions=(BeforeLoop(work=(large.key,)),)))
     assert barriers(hs.apply(small, plan), mesh) > barriers(small, mesh)
+    larger = large.key.replace("f32[64,8]", "f32[512,8]")
+    assert larger != large.key
+    found_for_large = Plan(actions=(BeforeLoop(work=(larger,)),))
+    with pytest.raises(hs.UserError, match="no longer fits"):
+        hs.apply(small, found_for_large)
+    assert barriers(hs.apply(small, found_for_large, any_size=True), mesh) > barriers(small, mesh)
     other = large.key.replace("test_early.py", "elsewhere.py")
-    with pytest.raises(hs.UserError, match="the small step has no such work"):
+    with pytest.raises(hs.UserError, match=r"at this size: it has no work like dot_general/.*elsewhere"):
         at_this_size(small, Plan(actions=(BeforeLoop(work=(other,)),)))
 
 

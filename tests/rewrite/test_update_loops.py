@@ -242,7 +242,9 @@ def test_a_plan_applies_it_and_names_what_has_gone(mesh: Mesh) -> None:
     step = training(mesh, momentum)
     assert same(step, hs.apply(step, Plan(actions=(LoopUpdate(parameters=(NAME,)),))))
     action = LoopUpdate(parameters=("state['gone']",))
-    with pytest.raises(hs.UserError, match=r"no longer fits: .*state\['gone'\]: no loop of the step"):
+    with pytest.raises(
+        hs.UserError, match=r"no longer fits: .*state\['gone'\]: the step has no such argument"
+    ):
         hs.apply(step, Plan(actions=(action,)))
 
 
