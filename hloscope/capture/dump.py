@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from google.protobuf.message import DecodeError
+
 from hloscope.capture.artifact import BEFORE_FILE, HLO_FILE, SCHEDULE_FILE
+from hloscope.hlo import protos
 
 _SUFFIX = "after_optimizations.hlo.pb"
 _MODULE = re.compile(r"module_\d+\.(?P<name>.+?)\.(?:cl_\d+\.)?(?:cpu_)?after_optimizations\.hlo\.pb$")
@@ -53,6 +56,14 @@ def collect(dump: Path, folder: Path) -> DumpedFiles | None:
     )
     hlo.replace(files.hlo_path)
     return files
+
+
+def is_whole(hlo: Path) -> bool:
+    """Whether an HloProto of the compiler's can be read. It says nothing when it could write only a part of one."""
+    try:
+        return bool(protos.HloProto.FromString(hlo.read_bytes()).hlo_module.computations)
+    except DecodeError:
+        return False
 
 
 def _compress(source: Path, target: Path) -> Path | None:

@@ -318,10 +318,14 @@ class Job:
         logged = messages.compiler_warnings((Path(self.request.staging) / "log").read_text(errors="replace"))
         limit = compiling.hbm_limit(self.topology, options)
         files = dump.collect(dumped, planned.path)
-        if files is None:
+        if files is None or not dump.is_whole(files.hlo_path):
             if shutil.disk_usage(planned.path).free < _LEAST_ROOM:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise CompileError("no optimized module in the dump")
+            if files is None:
+                raise CompileError("no optimized module in the dump")
+            raise CompileError(
+                "the module in its dump is cut short: is there a quota, or a limit on file sizes?"
+            )
         listed = planned.path / KERNELS_FILE if self.request.kernels else None
         if listed is not None:
             write_kernels(listed, self.traced, Path(self.request.staging) / "machine_code")

@@ -376,6 +376,24 @@ def test_a_full_disk(write_step) -> None:
     )
 
 
+@pytest.mark.tpu_compile
+def test_a_module_that_could_not_be_written_whole_is_not_kept(write_step) -> None:
+    """The compiler is silent about it: kept, the half would be handed out for the step from then on."""
+    body = """
+        import resource
+
+        def update(w, x):
+            return w - jax.grad(lambda w: (jnp.tanh(x @ w) ** 2).mean())(w)
+
+        @hs.step(topology="v5e:2x2")
+        def step(topology):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+            return hs.Step(update, args=(shaped(topology, (512, 512)), shaped(topology, (512, 512), "data")))
+    """
+    with pytest.raises(CompileError, match="the module in its dump is cut short: is there a quota"):
+        capture_step(write_step(body))
+
+
 @pytest.mark.parametrize("flags", ["--xla_nonsense=1", "--xla_backend_optimization_level=banana"])
 def test_flags_that_xla_refuses(flags: str, write_step, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", flags)
