@@ -247,6 +247,21 @@ def test_ctrl_c_ends_a_capture_quietly(tmp_path: Path) -> None:
         assert child.wait(timeout=60) == 130
 
 
+def test_ctrl_c_is_answered_from_the_start(tmp_path: Path) -> None:
+    """The first tenths of a second go by before there is a command to interrupt."""
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", "hloscope", "rules"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_full_disk_is_an_error_line(shared_dump: Callable[[str], HloFile]) -> None:
     command = [*ANALYZE, str(shared_dump("oom").path)]
     with open("/dev/full", "w") as full:
