@@ -20,6 +20,7 @@ from hloscope.errors import UserError
 
 _MESH = re.compile(r"sdy\.mesh @\w+ = <\[(?P<axes>[^\]]+)\]")
 _AXIS = re.compile(r'"(?P<name>[^"]+)"=(?P<size>\d+)')
+_HOST_CALL = re.compile(r"\b(debug_print|\w+_callback)\[")
 _LEAF = re.compile(r"leaves\[(\d+)\]")
 
 
@@ -89,9 +90,18 @@ def _export(call: Call) -> Any:
         return export.export(call.jitted, platforms=("tpu",))(*call.args, **call.kwargs)
     except (NotImplementedError, ValueError) as error:
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cure = "write a step file with @hs.step"
+        if calls := _host_calls(call):
+            why, cure = f"it calls back to the host: {', '.join(calls)}", f"leave that out, or {cure}"
         raise UserError(
-            f"{call.name} cannot be moved to TPUs as it is called here ({why}): write a step file with @hs.step"
+            f"{call.name} cannot be moved to TPUs as it is called here ({why}): {cure}"
         ) from error
+
+
+def _host_calls(call: Call) -> list[str]:
+    """What in the function, loops and all, runs Python on the host: jax words their refusal as one of platforms."""
+    text = str(call.jitted.trace(*call.args, **call.kwargs).jaxpr)
+    return list(dict.fromkeys(_HOST_CALL.findall(text)))
 
 
 def _mesh(exported: Any, given: Sequence[Any], call: Call, topology: Topology) -> Any:

@@ -175,7 +175,10 @@ class _Finder:
             return f"{path}: no function named {self.request.name!r} was called or compiled for TPUs; called: {called}"
         if called:
             return f"{path} runs {called} on the host: give --topology, e.g. v5e:2x4, to compile its step for TPUs"
-        return f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function"
+        return (
+            f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function "
+            "(jax.pmap and other processes are not seen)"
+        )
 
 
 def _choose(found: Sequence[Artifact], path: str) -> Artifact:

@@ -78,7 +78,8 @@ def test_no_step(write_step) -> None:
     assert message(path) == f"{path}: no function in it is marked @hs.step (import hloscope as hs)"
     path = write_step("def train_step(topology): ...", header="")
     assert message(path) == (
-        f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function"
+        f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function "
+        "(jax.pmap and other processes are not seen)"
     )
 
 
