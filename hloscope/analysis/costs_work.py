@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.analysis.costs_matmul import matrix_flops, rate_of
 from hloscope.analysis.fusion_use import instruction_use
+from hloscope.hlo import alike
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +59,7 @@ class Work:
 def work_in(instruction: Instruction) -> Work:
     """What one execution of an instruction computes; of a fusion, all that its body does."""
     if instruction.opcode == "fusion" and instruction.called_computations:
-        return _body_work(instruction.called_computations[0], 0)
+        return _body_work(alike(instruction.called_computations[0]), 0)
     return _single(instruction, 1.0)
 
 

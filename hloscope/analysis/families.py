@@ -7,6 +7,7 @@ second witness. Where neither is clear the last meaningful part of the op name s
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.matmuls import kernel_name, touches_matmul
@@ -19,9 +20,10 @@ from hloscope.analysis.work import (
     has_collective,
     started_result,
 )
+from hloscope.hlo import alike, once_for_each
 
 if TYPE_CHECKING:
-    from hloscope.hlo import Instruction, Shape
+    from hloscope.hlo import Computation, Instruction, Shape
 
 _MOVES = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "copy", "fusion", "broadcast",
@@ -30,14 +32,18 @@ _MOVES = frozenset({
 })  # fmt: skip
 
 # Scopes of the program that say what work is done in them.
-_ACTIVATION_SCOPE = re.compile(
-    r"(^|[/(_])(silu|swish|gelu|swiglu|geglu|glu|relu|sigmoid|act|activation)([/)_]|$)"
-)
-_LOSS_SCOPE = re.compile(r"cross_entropy|log_softmax|logsumexp|xent|nll")
-_OPTIMIZER_SCOPE = re.compile(r"adam|optimizer|opt_state|apply_updates|lion|adafactor")
-_ROPE_SCOPE = re.compile(r"(^|[/(_])(rope|rotary)")
-_NORM_SCOPE = re.compile(r"rms_?norm", re.IGNORECASE)
-_ATTENTION_SCOPE = re.compile(r"attention|(^|[/(_])attn")
+_SCOPES = {
+    "activation": re.compile(
+        r"(^|[/(_])(silu|swish|gelu|swiglu|geglu|glu|relu|sigmoid|act|activation)([/)_]|$)"
+    ),
+    "loss": re.compile(r"cross_entropy|log_softmax|logsumexp|xent|nll"),
+    "optimizer": re.compile(r"adam|optimizer|opt_state|apply_updates|lion|adafactor"),
+    "rope": re.compile(r"(^|[/(_])(rope|rotary)"),
+    "norm": re.compile(r"rms_?norm", re.IGNORECASE),
+    "attention": re.compile(r"attention|(^|[/(_])attn"),
+}
+# A module has far fewer op names, and sets of opcodes, than instructions.
+_NAMES = 2**16
 
 # Parts of an op name that say where, not what.
 _FRAME = re.compile(
@@ -103,19 +109,23 @@ def _fusion_family(fusion: Instruction, op_name: str) -> str:
         )
     if not ops.isdisjoint(("dot", "convolution")):
         return _matmul_family(op_name, ops)
-    work = ops - _MOVES
     found = _exponential_family(fusion, ops, op_name) or _scoped_family(fusion, ops, op_name)
-    if found:
-        return found
-    return _movement_family(ops, work) or _named_family(op_name, ops, work)
+    return found or _plain_family(op_name, ops)
 
 
+@lru_cache(maxsize=_NAMES)
+def _scopes(op_name: str) -> frozenset[str]:
+    """The kinds of work that the scopes in an op name tell."""
+    return frozenset(kind for kind, scope in _SCOPES.items() if scope.search(op_name))
+
+
+@lru_cache(maxsize=_NAMES)
 def _matmul_family(op_name: str, ops: frozenset[str]) -> str:
     if "conv_general_dilated" in op_name:
         return "convolution"
     if "ragged_dot" in op_name:
         return "grouped matmul"
-    return "attention" if "exponential" in ops and _ATTENTION_SCOPE.search(op_name) else "matmul"
+    return "attention" if "exponential" in ops and "attention" in _scopes(op_name) else "matmul"
 
 
 def _exponential_family(fusion: Instruction, ops: frozenset[str], op_name: str) -> str | None:
@@ -124,11 +134,11 @@ def _exponential_family(fusion: Instruction, ops: frozenset[str], op_name: str) 
         return None
     arguments = _arguments_of_exponentials(fusion)
     if not ops.isdisjoint(("logistic", "tanh", "erf")) or "negate" in arguments:
-        near = _ACTIVATION_SCOPE.search(op_name) or touches_matmul(fusion)
+        near = "activation" in _scopes(op_name) or touches_matmul(fusion)
         return "activation" if near and _is_wide(fusion.shape) else None
     if "subtract" not in arguments:
         return None
-    if _compares_labels(fusion) or "log" in ops or _LOSS_SCOPE.search(op_name):
+    if _compares_labels(fusion) or "log" in ops or "loss" in _scopes(op_name):
         return "cross entropy"
     return "softmax" if "reduce" in ops or "softmax" in op_name else None
 
@@ -136,13 +146,14 @@ def _exponential_family(fusion: Instruction, ops: frozenset[str], op_name: str) 
 def _compares_labels(fusion: Instruction) -> bool:
     """Whether a fusion has a one-hot of labels: columns' own numbers compared for equality, not for order as
     in the masks of attention."""
-    compares = (
-        i
-        for body in fusion_bodies(fusion)
-        for i in body.instructions
-        if i.opcode == "compare" and i.proto.comparison_direction == "EQ"
-    )
-    return any(_rearranged(operand).opcode == "iota" for i in compares for operand in i.operands)
+    return any(_has_labels(alike(body)) for body in fusion_bodies(fusion))
+
+
+@once_for_each
+def _has_labels(body: Computation) -> bool:
+    compares = (i for i in body.instructions if i.opcode == "compare")
+    equal = (i for i in compares if i.proto.comparison_direction == "EQ")
+    return any(_rearranged(operand).opcode == "iota" for i in equal for operand in i.operands)
 
 
 def _arguments_of_exponentials(fusion: Instruction) -> set[str]:
@@ -151,9 +162,14 @@ def _arguments_of_exponentials(fusion: Instruction) -> set[str]:
     opcodes_in = fusion.module.opcodes_in
     for body in fusion_bodies(fusion):
         if "exponential" in opcodes_in(body.id):
-            exponentials = (i for i in body.instructions if i.opcode == "exponential")
-            found.update(_rearranged(i.operands[0]).opcode for i in exponentials)
+            found |= _exponentials_of(alike(body))
     return found
+
+
+@once_for_each
+def _exponentials_of(body: Computation) -> frozenset[str]:
+    exponentials = (i for i in body.instructions if i.opcode == "exponential")
+    return frozenset(_rearranged(i.operands[0]).opcode for i in exponentials)
 
 
 def _rearranged(value: Instruction) -> Instruction:
@@ -174,11 +190,11 @@ def _scoped_family(fusion: Instruction, ops: frozenset[str], op_name: str) -> st
     if "multiply" in ops and ("unsort" in op_name or _is_weighted_rows(fusion, ops)):
         return "unsort"
     roots = not ops.isdisjoint(("sqrt", "rsqrt"))
-    if _OPTIMIZER_SCOPE.search(op_name) or (phase is Phase.OTHER and roots and "divide" in ops):
+    if "optimizer" in _scopes(op_name) or (phase is Phase.OTHER and roots and "divide" in ops):
         return "optimizer" if "multiply" in ops else None
-    if _ROPE_SCOPE.search(op_name) or not ops.isdisjoint(("cosine", "sine")):
+    if "rope" in _scopes(op_name) or not ops.isdisjoint(("cosine", "sine")):
         return "rope"
-    if _NORM_SCOPE.search(op_name) or ("rsqrt" in ops and "multiply" in ops):
+    if "norm" in _scopes(op_name) or ("rsqrt" in ops and "multiply" in ops):
         return "rmsnorm" if "subtract" not in ops or phase is Phase.BACKWARD else "norm"
     return None
 
@@ -192,6 +208,13 @@ def _is_weighted_rows(fusion: Instruction, ops: frozenset[str]) -> bool:
     if len(rows) != 1 or {len(part.dimensions) for part in parts} != {1, 2}:
         return False
     return touches_matmul(fusion, grouped=True)
+
+
+@lru_cache(maxsize=_NAMES)
+def _plain_family(op_name: str, ops: frozenset[str]) -> str:
+    """The family of a fusion of which neither its dataflow nor a scope tells what it is for."""
+    work = ops - _MOVES
+    return _movement_family(ops, work) or _named_family(op_name, ops, work)
 
 
 def _movement_family(ops: frozenset[str], work: frozenset[str]) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.work import body_opcodes
-from hloscope.hlo import once_for_each
+from hloscope.hlo import alike, once_for_each
 
 if TYPE_CHECKING:
     from hloscope.hlo import Computation, Instruction
@@ -53,7 +53,11 @@ def body_use(fusion: Instruction) -> BodyUse:
     if uses_everything(fusion):
         results = fusion.shape.tuple_shapes or (fusion.shape,)
         return BodyUse(reads=[1.0] * len(fusion.operands), writes=[None] * len(results))
-    body = fusion.called_computations[0]
+    return _use_of(alike(fusion.called_computations[0]))
+
+
+@once_for_each
+def _use_of(body: Computation) -> BodyUse:
     in_place = _updates(body)
     writes = [sum(sum(touched_by_update(u)) for u in found) if found else None for found in in_place]
     use = _needed(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.work import body_opcodes
@@ -26,8 +27,12 @@ _GROUPED_KERNEL = re.compile(
 def kernel_name(call: Instruction) -> str:
     """The name of a custom call's kernel, without numbers, tiles and compiler suffixes; of a call that is no
     Pallas kernel its target."""
-    target = call.custom_call_target or ""
-    name = _PARAMETERS.sub("", _SUFFIX.sub("", call.name))
+    return _kernel_name(call.name, call.custom_call_target or "")
+
+
+@lru_cache(maxsize=2**16)
+def _kernel_name(written: str, target: str) -> str:
+    name = _PARAMETERS.sub("", _SUFFIX.sub("", written))
     if target in ("tpu_custom_call", "mosaic_gpu", "__gpu$xla.gpu.triton") and name != "custom-call":
         return name
     return target or name

@@ -16,7 +16,7 @@ from hloscope.analysis.ranges import integer_constant, integer_range
 from hloscope.analysis.rowwise import carries_rows, is_row_wise
 from hloscope.analysis.traffic import hbm_bytes
 from hloscope.analysis.values import origin
-from hloscope.hlo import Instruction, Module, Shape, is_async_part
+from hloscope.hlo import Computation, Instruction, Module, Shape, alike, is_async_part, once_for_each
 
 # A row narrower than one vector register's lanes is a mask or an index, not data of a token.
 _LANES = 128
@@ -178,7 +178,12 @@ def _role(value: Instruction) -> str:
         return {"copy": "copy", "slice": "slice", "concatenate": "concatenation"}.get(
             value.opcode, "operation"
         )
-    opcodes = _opcodes(value)
+    return _role_of(alike(value.called_computations[0]))
+
+
+@once_for_each
+def _role_of(body: Computation) -> str:
+    opcodes = _opcodes(body)
     computing = [o for o in opcodes if o not in _PLACING]
     joins = sum(o in _JOINING for o in computing)
     padded = computing.count("pad") >= 2 and joins == 1 and len(computing) == computing.count("pad") + 1
@@ -188,13 +193,13 @@ def _role(value: Instruction) -> str:
     )
 
 
-def _opcodes(fusion: Instruction) -> list[str]:
+def _opcodes(body: Computation) -> list[str]:
     """Opcodes in a fusion's body, those of nested fusions included."""
     found: list[str] = []
-    for inner in fusion.called_computations[0].instructions:
+    for inner in body.instructions:
         found.append(inner.opcode)
         if inner.opcode == "fusion":
-            found += _opcodes(inner)
+            found += _opcodes(inner.called_computations[0])
     return found
 
 

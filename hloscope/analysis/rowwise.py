@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloscope.hlo import Computation, Instruction, Shape
+from hloscope.hlo import Computation, Instruction, Shape, alike
 
 # Operations that mix rows, or whose rows cannot be told from the shapes.
 _MIXING = frozenset(
@@ -53,7 +53,7 @@ def _row_dimensions(
     """The row dimension of each output. Raises MixesRows where rows do not stay apart."""
     opcode = instruction.opcode
     if opcode == "fusion":
-        return _through_fusion(instruction.called_computations[0], operands, rows)
+        return _through_body(alike(instruction.called_computations[0]), tuple(operands), rows)
     if opcode == "tuple":
         return tuple(operands)
     known = {d for d in operands if d is not None}
@@ -82,6 +82,23 @@ def _row_dimensions(
     if dimension >= len(instruction.shape.dimensions) or instruction.shape.dimensions[dimension] != rows:
         raise MixesRows  # sliced, padded or otherwise cut across rows
     return (dimension,)
+
+
+def _through_body(
+    body: Computation, operands: tuple[_RowDimension, ...], rows: int
+) -> tuple[_RowDimension, ...]:
+    """As `_through_fusion`, once for all fusions that do the same with the same."""
+    known = body.module.facts[_through_body]
+    key = (body, operands, rows)
+    if key not in known:
+        try:
+            known[key] = _through_fusion(body, operands, rows)
+        except MixesRows:
+            known[key] = None
+    found: tuple[_RowDimension, ...] | None = known[key]
+    if found is None:
+        raise MixesRows
+    return found
 
 
 def _through_fusion(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from hloscope.hlo import protos
     from hloscope.hlo.module import Module
     from hloscope.hlo.neighbourhood import Neighbourhood
+
+# What most of a module is; a look at a field of each costs.
+_CALL_NOTHING = frozenset({
+    "parameter", "get-tuple-element", "tuple", "bitcast", "broadcast", "convert", "add", "multiply", "subtract",
+    "divide", "negate", "exponential", "maximum", "minimum", "compare", "select", "and", "or", "slice", "pad",
+    "reshape", "transpose", "iota", "copy", "copy-start", "copy-done", "dot", "convolution", "dynamic-slice",
+})  # fmt: skip
 
 
 class Instruction:
@@ -80,7 +88,8 @@ class Instruction:
         self.opcode = intern(proto.opcode)
         self.shape = module.shapes[proto.shape]
         # Slices: to iterate over a repeated field is a call for each item, and an exception at its end.
-        operands, called = proto.operand_ids[:], proto.called_computation_ids[:]
+        operands = proto.operand_ids[:]
+        called = () if self.opcode in _CALL_NOTHING else proto.called_computation_ids[:]
         try:
             self.operands = tuple([before[i] for i in operands]) if operands else ()
         except KeyError:
@@ -214,7 +223,7 @@ class Instruction:
 class Computation:
     """One HLO computation: the entry, a fusion's body, a loop's body or condition, a reducer, ..."""
 
-    __slots__ = ("_scheduled", "by_id", "id", "instructions", "module", "proto", "root")
+    __slots__ = ("_parameters", "_scheduled", "by_id", "id", "instructions", "module", "proto", "root")
 
     proto: Final[protos.Computation]
     """The message itself (do not change it)."""
@@ -248,6 +257,7 @@ class Computation:
         )
         self.instructions = self._scheduled or tuple(by_id.values())
         self.root = by_id[proto.root_id]
+        self._parameters: tuple[Instruction, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -268,8 +278,10 @@ class Computation:
     @property
     def parameters(self) -> tuple[Instruction, ...]:
         """The parameters, in order of their numbers."""
-        found = (i for i in self.instructions if i.opcode == "parameter")
-        return tuple(sorted(found, key=lambda i: i.proto.parameter_number))
+        if self._parameters is None:
+            found = [(i.proto.parameter_number, i) for i in self.instructions if i.opcode == "parameter"]
+            self._parameters = tuple([i for _, i in sorted(found, key=itemgetter(0))])
+        return self._parameters
 
     @property
     def callers(self) -> tuple[Instruction, ...]:
