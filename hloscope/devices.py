@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
+from pkgutil import get_data
 from typing import Any, cast
 
 from hloscope.errors import UserError
@@ -92,7 +92,7 @@ _OF_LINKS = {"ici_efficiency": "efficiency", "dcn_bytes_per_second": "dcn_bytes_
 @cache
 def chips() -> dict[str, Chip]:
     """Every chip with known figures, by name."""
-    table = tomllib.loads(resources.files("hloscope").joinpath("devices.toml").read_text())
+    table = tomllib.loads((get_data("hloscope", "devices.toml") or b"").decode())
     return {name: _chip(name, figures) for name, figures in table.items()}
 
 

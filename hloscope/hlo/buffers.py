@@ -8,7 +8,7 @@ used: it is the number from before the compiler sorted its allocations, and ofte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -69,9 +69,33 @@ class Buffers:
         return max(found, key=lambda t: len(t.kinds), default=None)
 
 
+class _Places(Mapping[int, tuple[int, tuple[int, ...]]]):
+    """Where values are defined, decoded when it is first asked for: of many values nobody does."""
+
+    def __init__(self, values: dict[int, protos.LogicalBuffer]) -> None:
+        self._values = values
+        self._known: dict[int, tuple[int, tuple[int, ...]]] = {}
+
+    def __getitem__(self, value: int) -> tuple[int, tuple[int, ...]]:
+        known = self._known.get(value)
+        if known is None:
+            at = self._values[value].defined_at
+            known = self._known[value] = at.instruction_id, tuple(at.shape_index[:])
+        return known
+
+    def __contains__(self, value: object) -> bool:
+        return value in self._values
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 def read_buffers(proto: protos.BufferAssignment) -> Buffers:
     """Read a buffer assignment. Raises UserError where sizes or references in it cannot be."""
-    values = {v.id: _place(v.defined_at) for v in proto.logical_buffers}
+    values = {v.id: v for v in proto.logical_buffers}
     if len(values) != len(proto.logical_buffers):
         _refuse("two logical buffers have one id")
     home: dict[int, int] = {}
@@ -90,11 +114,9 @@ def read_buffers(proto: protos.BufferAssignment) -> Buffers:
             home[value] = number
             sizes[value] = size
     traces = tuple(_trace(t, home, allocations) for t in proto.heap_simulator_traces if t.events)
-    return Buffers(allocations=tuple(allocations), values=values, home=home, bytes=sizes, traces=traces)
-
-
-def _place(proto: protos.LogicalBuffer.Location) -> tuple[int, tuple[int, ...]]:
-    return proto.instruction_id, tuple(proto.shape_index[:])
+    return Buffers(
+        allocations=tuple(allocations), values=_Places(values), home=home, bytes=sizes, traces=traces
+    )
 
 
 def _allocation(proto: protos.BufferAllocation, values: tuple[int, ...]) -> Allocation:

@@ -223,7 +223,17 @@ class Instruction:
 class Computation:
     """One HLO computation: the entry, a fusion's body, a loop's body or condition, a reducer, ..."""
 
-    __slots__ = ("_parameters", "_scheduled", "by_id", "id", "instructions", "module", "proto", "root")
+    __slots__ = (
+        "_parameters",
+        "_scheduled",
+        "by_id",
+        "execution_thread",
+        "id",
+        "instructions",
+        "module",
+        "proto",
+        "root",
+    )
 
     proto: Final[protos.Computation]
     """The message itself (do not change it)."""
@@ -236,6 +246,8 @@ class Computation:
     text lists them."""
     by_id: Final[Mapping[int, Instruction]]
     """Instructions by id."""
+    execution_thread: Final[str | None]
+    """The thread that runs this computation, e.g. `sparsecore`; None for the main one."""
     root: Final[Instruction]
     """The instruction whose value is the computation's result."""
 
@@ -244,6 +256,8 @@ class Computation:
         self.proto = proto
         self.module = module
         self.id = proto.id
+        thread = proto.execution_thread
+        self.execution_thread = thread if thread and thread != "main" else None
         by_id: dict[int, Instruction] = {}
         for message in proto.instructions:
             instruction = Instruction(message, self, by_id, callees)
@@ -268,12 +282,6 @@ class Computation:
     def is_fusion(self) -> bool:
         """Whether this is the body of a fusion, so that its instructions have no buffers of their own."""
         return self.proto.is_fusion_computation
-
-    @property
-    def execution_thread(self) -> str | None:
-        """The thread that runs this computation, e.g. `sparsecore`; None for the main one."""
-        thread = self.proto.execution_thread
-        return thread if thread and thread != "main" else None
 
     @property
     def parameters(self) -> tuple[Instruction, ...]:

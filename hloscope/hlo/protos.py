@@ -7,16 +7,15 @@ Types for checkers are in `protos.pyi`; `make protos` writes both files.
 
 from __future__ import annotations
 
-from importlib import resources
+from pkgutil import get_data
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 
 def _load() -> dict[str, type]:
     pool = descriptor_pool.DescriptorPool()
-    files = descriptor_pb2.FileDescriptorSet.FromString(
-        resources.files("hloscope.hlo").joinpath("hlo.binpb").read_bytes()
-    )
+    # Not by importlib.resources, which takes as long to import as all of this file does.
+    files = descriptor_pb2.FileDescriptorSet.FromString(get_data("hloscope.hlo", "hlo.binpb") or b"")
     for file in files.file:
         pool.Add(file)
     classes = message_factory.GetMessageClassesForFiles([f.name for f in files.file], pool)
