@@ -92,7 +92,7 @@ def refusal(path: Path) -> str:
 def test_another_encoding_is_no_module(tmp_path: Path) -> None:
     path = tmp_path / "m.txt"
     path.write_text(HEAD + "  ROOT p = f32[] parameter(0)\n}\n", encoding="utf-16")
-    assert "is no HLO module" in refusal(path)
+    assert "is text in UTF-16: save it as UTF-8" in refusal(path)
 
 
 def test_links_that_lead_nowhere(tmp_path: Path) -> None:
