@@ -211,12 +211,18 @@ def _action(value: object) -> Action:
     cls = _KINDS[kind]
     names = {name for name in cls.__dataclass_fields__ if name != "kind"}
     if set(fields) != names:
-        raise ValueError(f"an action {kind!r} has the fields {', '.join(sorted(names))}")
+        wrong = [f"an unknown field {n!r}" for n in sorted(set(fields) - names)]
+        wrong += [f"no {n!r}" for n in sorted(names - set(fields))]
+        raise ValueError(
+            f"an action {kind!r} has {' and '.join(wrong)}: its fields are {', '.join(sorted(names))}"
+        )
     return cls(**{name: _field(name, value) for name, value in fields.items()})
 
 
 def _field(name: str, value: Any) -> Any:
     """One field of an action, of the type that it must have."""
+    # It would change nothing, and nobody would be told; only a shape may be empty.
+    _expect(name == "shape" or value not in ([], (), {}), name, value)
     if name in ("clusters", "work", "parameters", "axes"):
         return _tuple_of(str, name, value)
     if name == "shape":

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hloscope.report.planned import Planned
 
 OBJECTIVES = ("temp", "time")
-
+VERIFY_ON = "cpu:8"
 
 _HOST = re.compile(r"cpu:[1-9][0-9]{0,3}", re.ASCII)
 
@@ -40,7 +40,7 @@ class Request:
     save: str | None = None
     explain: bool = False
     verify: bool = False
-    verify_on: str = "cpu:8"
+    verify_on: str = VERIFY_ON
     json: str | None = None
     html: str | None = None
     valid_fraction: float | None = None
@@ -60,17 +60,16 @@ def run(request: Request) -> int:
     if request.objective not in OBJECTIVES:
         raise UserError(f"--objective {request.objective}: write {' or '.join(OBJECTIVES)}")
     check_valid_fraction(request.valid_fraction)
+    select, ignore = parse_codes(request.select, "--select"), parse_codes(request.ignore, "--ignore")
+    _check_rules(select, ignore)
     _check_place(request.save)
     refuse_one_place(request.target, json=request.json, html=request.html, save=request.save)
     check_timeout(request.timeout)
-    if not _HOST.fullmatch(request.verify_on):
-        raise UserError(
-            f"--verify-on {request.verify_on}: only the host can run a step: write cpu:8 or the like"
-        )
+    _check_verification(request)
     options = Options(
         topology=request.topology,
-        select=parse_codes(request.select, "--select"),
-        ignore=parse_codes(request.ignore, "--ignore"),
+        select=select,
+        ignore=ignore,
         objective=request.objective,
         unsafe=request.unsafe_fixes,
         valid_fraction=request.valid_fraction,
@@ -94,6 +93,30 @@ def run(request: Request) -> int:
     if failure is not None:
         raise failure
     return _verdict(planned)
+
+
+def _check_rules(select: Sequence[str], ignore: Sequence[str]) -> None:
+    """UserError for codes of which nothing could come: no compile is needed to know."""
+    from hloscope.engine import chosen_rules
+    from hloscope.planner.candidates import has_action
+
+    chosen = [rule.code for rule in chosen_rules(select, ignore)]
+    if not any(map(has_action, chosen)):
+        some = ", ".join(rule.code for rule in chosen_rules() if has_action(rule.code))
+        raise UserError(f"apply-rules has no action for {', '.join(chosen)}: it has some for {some}")
+
+
+def _check_verification(request: Request) -> None:
+    """UserError where a plan is to be verified or saved and there will be none, or nowhere to do it."""
+    for name, wanted in (("--save", request.save is not None), ("--verify", request.verify)):
+        if request.dry_run and wanted:
+            raise UserError(f"--dry-run tries nothing, so that {name} has no plan: leave one of them out")
+    if request.verify_on != VERIFY_ON and not request.verify:
+        raise UserError("--verify-on says where --verify runs the steps: write --verify too")
+    if not _HOST.fullmatch(request.verify_on):
+        raise UserError(
+            f"--verify-on {request.verify_on}: only the host can run a step: write cpu:8 or the like"
+        )
 
 
 def _verdict(planned: Planned) -> int:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from hloscope.report.baseline import Baseline, StepName, read_baseline, removed
 from hloscope.report.budgets import Limit, parse_limit, parse_limits
 from hloscope.report.build import build_report, check_valid_fraction, open_target
 from hloscope.report.escape import printable
-from hloscope.report.target import Opened, is_step, open_hlo
+from hloscope.report.target import Opened, is_step, left_behind
 from hloscope.report.verdict import FailOn, Verdict, judge, parse_fail_on, split_codes
 from hloscope.rule import Severity
 
@@ -271,9 +271,7 @@ def open_request(request: Request) -> tuple[Opened, CompileError | None]:
                 on_event=on_event,
             )
     except CompileError as error:
-        if error.dump_dir is None:
-            raise
-        return _left_behind(request.target, error), error
+        return left_behind(request.target, error), error
     return opened, None
 
 
@@ -282,17 +280,10 @@ def _plan(request: Request) -> Plan | None:
         return None
     from hloscope.plan import Plan
 
-    return Plan.load(request.plan)
-
-
-def _left_behind(target: str, error: CompileError) -> Opened:
-    assert error.dump_dir is not None
-    try:
-        opened = open_hlo(error.dump_dir)
-    except UserError:
-        # The dump is of no use: the failure itself is what the user has to see.
-        raise error from None
-    return replace(opened, source=target)
+    plan = Plan.load(request.plan)
+    if not plan.actions:
+        print(f"the plan {printable(request.plan)} has no actions: the step stays as it is", file=sys.stderr)
+    return plan
 
 
 @contextmanager

@@ -16,6 +16,13 @@ ROWS_CODES = frozenset({"HS101", "HS102", "HS103"})
 UPDATE_CODES = frozenset({"HS309"})
 WAITING_CODES = frozenset({"HS301"})
 MOVE_CODES = frozenset({"HS201"})
+# Those of which any may be gone with another of the rule sets that a step offers.
+_SHARDINGS = "HS2"
+
+
+def has_action(code: str) -> bool:
+    """Whether there is anything that could be tried against findings of a rule."""
+    return code in ROWS_CODES | UPDATE_CODES | WAITING_CODES | MOVE_CODES or code.startswith(_SHARDINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +131,7 @@ class Candidate:
 def candidates(findings: Sequence[Finding], described: Described) -> list[Candidate]:
     """Every action that may help against a finding, in the order in which they are tried."""
     rows = [f for f in findings if f.code in ROWS_CODES]
-    shardings = [f for f in findings if f.code.startswith("HS2")]
+    shardings = [f for f in findings if f.code.startswith(_SHARDINGS)]
     found = [
         *_valid_rows(rows, described),
         *_loop_updates([f for f in findings if f.code in UPDATE_CODES], described),

@@ -19,7 +19,7 @@ from hloscope.planner.pool import at_once, room_for
 from hloscope.planner.search import Outcome, search
 from hloscope.report.build import build_report
 from hloscope.report.model import Report
-from hloscope.report.target import Opened, open_artifact, open_hlo
+from hloscope.report.target import Opened, left_behind, open_artifact
 from hloscope.units import plural
 
 
@@ -102,9 +102,7 @@ class Planner:
                 stop=stop,
             )
         except CompileError as error:
-            if error.dump_dir is None:
-                raise
-            return replace(open_hlo(error.dump_dir), source=self.target)
+            return left_behind(self.target, error)
         if not plan.actions:
             self.worker_bytes = artifact.worker_peak_bytes
         return open_artifact(artifact, self.target)

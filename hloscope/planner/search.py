@@ -51,6 +51,10 @@ def search(before: Measured, found: Sequence[Candidate], attempt: Try, objective
     chosen, after = kept[:1], kept[0].after if kept else None
     if len(kept) > 1:
         chosen, after, together = _combine(before, kept, attempt, objective)
+    elif not kept and before.failed is not None:
+        chosen, after, together = _bring_down(before, trials, attempt)
+        trials = [_fits_with_others(t) if t in chosen else t for t in trials]
+        chosen = [t for t in trials if t.verdict.kept]
     trials = [t if not t.verdict.kept or t in chosen else _left_out(t) for t in trials]
     return Outcome(
         objective=objective,
@@ -104,6 +108,29 @@ def _combine(
         if verdict.kept:
             chosen, best = [*chosen, trial], after
     return chosen, best, verdict
+
+
+def _bring_down(
+    before: Measured, trials: Sequence[Trial], attempt: Try
+) -> tuple[list[Trial], Measured | None, Verdict | None]:
+    """All that brings a step nearer to what the chip has, where none is enough alone; of alternatives the best."""
+    best: dict[str, Trial] = {}
+    for trial in sorted(trials, key=lambda t: -_gain(before, t, "temp")):
+        if _gain(before, trial, "temp") > 0:
+            best.setdefault(trial.candidate.group, trial)
+    nearer = list(best.values())
+    if len(nearer) < 2:
+        return [], None, None
+    (after,) = attempt([(plan_of([t.candidate for t in nearer]), f"{len(nearer)} together")])
+    why = after if isinstance(after, str) else after.failed
+    if why is not None or isinstance(after, str):
+        return [], None, Verdict(kept=False, reason=f"together they do not either: {why}")
+    return nearer, after, Verdict(kept=True, reason="it compiles now, with all of them")
+
+
+def _fits_with_others(trial: Trial) -> Trial:
+    verdict = Verdict(kept=True, reason="nearer to what the chip has, but not enough alone")
+    return Trial(candidate=trial.candidate, after=trial.after, verdict=verdict)
 
 
 def _try_together(

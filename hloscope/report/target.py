@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloscope.capture.beside import Beside, look_beside
-from hloscope.errors import UserError
+from hloscope.errors import CompileError, UserError
 from hloscope.hlo import HloFile, read_hlo
 from hloscope.report.dumps import Dumped, choose
 
@@ -58,6 +58,18 @@ def open_hlo(target: str, *, module: str | None = None) -> Opened:
         raise UserError(f"there is no file or folder {target}")
     _refuse_other(path)
     return open_dumped(_checked(read_hlo(path), module), target)
+
+
+def left_behind(target: str, error: CompileError) -> Opened:
+    """What a failed compile of a step left. Raises the error itself where that is nothing, or of no use."""
+    if error.dump_dir is None:
+        raise error
+    try:
+        opened = open_hlo(error.dump_dir)
+    except UserError:
+        # The failure itself is what the user has to see.
+        raise error from None
+    return replace(opened, source=target)
 
 
 def open_dumped(file: HloFile, source: str, notes: tuple[str, ...] = ()) -> Opened:

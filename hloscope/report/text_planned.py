@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from hloscope.report import text
 from hloscope.report.planned import Planned
 from hloscope.report.tables import Column, table
 from hloscope.report.terminal import beside, cut, indented, joined, words
@@ -47,8 +48,12 @@ def render(planned: Planned, *, width: int) -> RenderableType:
 
 def _parts(planned: Planned, width: int) -> Iterator[RenderableType]:
     target = planned.report.target
-    devices = None if target.devices is None else plural(target.devices, "device")
-    yield words((joined((target.module, joined((target.chip, devices), ", "))), "bold"))
+    if target.status == "failed":
+        # Nobody has seen yet what does not fit, and why.
+        yield from (text.render(planned.report, width=width), "")
+    else:
+        devices = None if target.devices is None else plural(target.devices, "device")
+        yield words((joined((target.module, joined((target.chip, devices), ", "))), "bold"))
     yield from _actions(planned)
     for note in planned.notes:
         yield indented(words((note, "dim")))

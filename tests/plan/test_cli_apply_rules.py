@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 import hloscope
 from hloscope.cli.main import main
 from hloscope.plan import Plan
+from hloscope.planner.candidates import Cluster, Described
+from hloscope.planner.measured import Measured, measure
 from hloscope.planner.run import Planner
 from hloscope.units import size
 
@@ -45,8 +48,23 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         ([STEP, "--select", "X1"], "'X1' is no rule code"),
         ([STEP, "--save", "/nowhere/plan.toml"], "its folder is not there"),
         ([STEP, "--valid-fraction", "2"], "the valid fraction is a share of rows"),
-        ([STEP, "--verify-on", "cpu:x"], "--verify-on cpu:x: only the host can run a step: write cpu:8"),
+        (
+            [STEP, "--verify", "--verify-on", "cpu:x"],
+            "--verify-on cpu:x: only the host can run a step: write cpu:8",
+        ),
         ([STEP, "--timeout", "-3"], "--timeout takes seconds above 0, not -3"),
+        ([STEP, "--select", "HS777"], "no rule begins with 'HS777'"),
+        ([STEP, "--ignore", "HS9"], "no rule begins with 'HS9'"),
+        ([STEP, "--select", "HS201", "--ignore", "HS2"], "no rule is left to run"),
+        (
+            [STEP, "--select", "HS305,HS504"],
+            "apply-rules has no action for HS305, HS504: it has some for HS101",
+        ),
+        ([STEP, "--valid-fraction", "0"], "the valid fraction is a share of rows, above 0 and at most 1"),
+        ([STEP, "--valid-fraction", "nan"], "above 0 and at most 1, not nan"),
+        ([STEP, "--dry-run", "--save", "plan.toml"], "--dry-run tries nothing, so that --save has no plan"),
+        ([STEP, "--dry-run", "--verify"], "--dry-run tries nothing, so that --verify has no plan"),
+        ([STEP, "--verify-on", "cpu:4"], "--verify-on says where --verify runs the steps"),
         (["none.py"], "there is no file none.py"),
     ],
 )
@@ -55,6 +73,17 @@ def test_what_is_wrong_is_told_before_any_compile(arguments: list[str], why: str
     assert (code, out) == (2, "")
     assert why in err
     assert err.count("\n") == 1
+
+
+def test_a_plan_without_actions_is_told(run: Run, tmp_path: Path) -> None:
+    plan, step = tmp_path / "plan.toml", tmp_path / "step.py"
+    Plan().save(plan)
+    step.write_text(
+        "import hloscope as hs\n\n\n@hs.step\ndef step(topology):\n    raise ValueError('built')\n"
+    )
+    code, out, err = run("analyze", step, "--plan", plan, "--topology", "v5e:1x1", "--quiet")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"the plan {plan} has no actions: the step stays as it is\n")
 
 
 def test_a_plan_is_for_steps(run: Run, tmp_path: Path, dump_file: Callable[[str], Path]) -> None:
@@ -128,20 +157,42 @@ def test_a_step_that_does_not_fit_and_that_nothing_brings_down(run: Run, tmp_pat
     )
     code, out, err = run("apply-rules", step, "--quiet")
     assert code == 3
-    assert "Nothing was kept" in out
+    assert "too much" in out, "what analyze shows of it"
+    assert out.index("too much") < out.index("Nothing was kept")
     assert err.startswith("error: the step does not fit: it needs ")
 
 
-@pytest.mark.tpu_compile
-def test_a_dry_run_compiles_the_step_as_it_is_and_no_more(run: Run, tmp_path: Path) -> None:
+def test_a_step_that_fits_at_last(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dump_file: Callable[[str], Path]
+) -> None:
+    """The compiler's part played from a dump of a compile that ran out of memory."""
+    failed = hloscope.load(dump_file("oom"), topology="v5e:2x4")
+    assert failed.target.status == "failed"
+    cluster = Cluster(key="forward/glu_rows/bf16[8,8]/model.py:1", kernel="glu_rows", refusal=None, proof=())
+    told = Described(arrays=(), mesh={}, rule_sets={}, clusters=(cluster,))
+    fits = replace(measure(failed), failed=None, temp_bytes=8 << 30, total_bytes=9 << 30)
+
+    def attempt(_: Planner, wanted: list[object], rows: object) -> list[Measured]:
+        return [fits for _ in wanted]
+
+    monkeypatch.setattr(Planner, "compile", lambda *_: failed)
+    monkeypatch.setattr(Planner, "describe", lambda _: told)
+    monkeypatch.setattr(Planner, "attempt", attempt)
     plan = tmp_path / "plan.toml"
-    code, out, err = run("apply-rules", STEP, "--dry-run", "--save", plan, "--json", "-")
+    code, out, err = run("apply-rules", STEP, "--save", plan, "--quiet")
+    assert (code, err) == (0, f"plan: {plan}\n")
+    assert out.index("8.7 GiB too much") < out.index("it compiles now")
+    assert Plan.load(plan).actions
+
+
+@pytest.mark.tpu_compile
+def test_a_dry_run_compiles_the_step_as_it_is_and_no_more(run: Run) -> None:
+    code, out, err = run("apply-rules", STEP, "--dry-run", "--json", "-")
     assert code == 0
     assert "compile 2" not in err
     told = json.loads(out)
     assert [(a["kept"], a["measured"]) for a in told["actions"]] == [(None, None)]
     assert (told["before"], told["after"], told["plan"]) == (None, None, None)
-    assert not plan.exists()
 
 
 @pytest.mark.tpu_compile

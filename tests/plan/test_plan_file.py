@@ -22,20 +22,21 @@ from hloscope.plan import (
 )
 
 NAMES = st.text(max_size=8)
+SOME = st.lists(NAMES, min_size=1).map(tuple)
 AXES = st.one_of(st.none(), NAMES, st.lists(NAMES, min_size=2, max_size=3).map(tuple))
 ACTIONS = st.one_of(
-    st.builds(ValidRows, clusters=st.lists(NAMES).map(tuple)),
+    st.builds(ValidRows, clusters=SOME),
     st.builds(
         MoveAxis,
         parameter=NAMES,
         shape=st.lists(st.integers(1, 1 << 40), max_size=4).map(tuple),
-        axes=st.lists(NAMES, max_size=2).map(tuple),
+        axes=st.lists(NAMES, min_size=1, max_size=2).map(tuple),
         source=st.integers(0, 3),
         target=st.integers(0, 3),
     ),
-    st.builds(LoopUpdate, parameters=st.lists(NAMES).map(tuple)),
-    st.builds(BeforeLoop, work=st.lists(NAMES).map(tuple)),
-    st.builds(LogicalRules, name=NAMES, changes=st.dictionaries(NAMES, AXES, max_size=3)),
+    st.builds(LoopUpdate, parameters=SOME),
+    st.builds(BeforeLoop, work=SOME),
+    st.builds(LogicalRules, name=NAMES, changes=st.dictionaries(NAMES, AXES, min_size=1, max_size=3)),
 )
 PLANS = st.builds(
     Plan, actions=st.lists(ACTIONS, max_size=3).map(tuple), step=st.none() | NAMES, topology=st.none() | NAMES
@@ -79,7 +80,17 @@ def test_a_file_holds_the_whole_plan_and_replaces_an_older_one(tmp_path: Path) -
         ("format = 1\nstep = 3", "its step cannot be 3"),
         ("format = 1\naction = 3", "its actions are no list"),
         ("format = 1\n[[action]]\nkind = 'magic'", "no kind of action 'magic'"),
-        ("format = 1\n[[action]]\nkind = 'valid-rows'", "has the fields clusters"),
+        (
+            "format = 1\n[[action]]\nkind = 'valid-rows'",
+            "'valid-rows' has no 'clusters': its fields are clusters",
+        ),
+        (
+            "format = 1\n[[action]]\nkind = 'before-loop'\nwork = ['a']\nloop = 1",
+            "'before-loop' has an unknown field 'loop': its fields are work",
+        ),
+        ("format = 1\n[[action]]\nkind = 'valid-rows'\nclusters = []", "its clusters cannot be []"),
+        ("format = 1\n[[action]]\nkind = 'loop-update'\nparameters = []", "its parameters cannot be []"),
+        ("format = 1\n[[action]]\nkind = 'rules'\nname = 'a'\nchanges = {}", "its changes cannot be {}"),
         ("format = 1\n[[action]]\nkind = 'valid-rows'\nclusters = 'a'", "its clusters cannot be 'a'"),
         ("format = 1\n[[action]]\nkind = 'valid-rows'\nclusters = [1]", "its clusters cannot be"),
     ],

@@ -181,6 +181,47 @@ def test_a_rejected_one_is_not_compiled_again() -> None:
     assert outcome.plan.actions == (ROWS.action,)
 
 
+DOES_NOT_FIT = replace(BEFORE, temp_bytes=None, failed="the step does not fit: it needs 96 GiB")
+NEARER = replace(DOES_NOT_FIT, arena_bytes=70 * GIB, failed="the step does not fit: it needs 86 GiB")
+
+
+def brought_down(together: Measured | str, *alone: Measured) -> tuple[Outcome, list[Plan]]:
+    """A step that does not fit, two actions that are tried on it, and the two together."""
+    plans: list[Plan] = []
+    record = dict(zip([(ROWS.action,), (MOVE,)], alone, strict=True)) | {(MOVE, ROWS.action): together}
+
+    def attempt(wanted: Sequence[tuple[Plan, str]]) -> list[Measured | str]:
+        plans.extend(plan for plan, _ in wanted)
+        return [record[plan.actions] for plan, _ in wanted]
+
+    return search(DOES_NOT_FIT, [ROWS, MESH], attempt, "time"), plans
+
+
+def test_what_is_not_enough_alone_may_bring_a_step_down_together() -> None:
+    outcome, plans = brought_down(BOTH, NEARER, NEARER)
+    assert (outcome.after, len(plans)) == (BOTH, 3)
+    assert outcome.plan.actions == (MOVE, ROWS.action)
+    assert [t.verdict.kept for t in outcome.trials] == [True, True]
+    assert outcome.trials[0].verdict.reason == "nearer to what the chip has, but not enough alone"
+    assert outcome.together is not None
+    assert outcome.together.kept
+
+
+def test_a_step_that_nothing_brings_down_says_what_it_needs_still() -> None:
+    outcome, _ = brought_down(
+        replace(NEARER, failed="the step does not fit: it needs 76 GiB"), NEARER, NEARER
+    )
+    assert (outcome.after, outcome.plan.actions) == (None, ())
+    assert [t.verdict.kept for t in outcome.trials] == [False, False]
+    assert outcome.together is not None
+    assert outcome.together.reason == "together they do not either: the step does not fit: it needs 76 GiB"
+
+
+def test_only_what_needs_less_is_tried_together() -> None:
+    outcome, plans = brought_down(BOTH, NEARER, DOES_NOT_FIT)
+    assert (outcome.after, outcome.together, len(plans)) == (None, None, 2)
+
+
 def test_nothing_kept_is_no_plan() -> None:
     outcome, _ = tried({(MOVE,): "the plan no longer fits"}, MESH)
     assert (outcome.after, outcome.plan.actions) == (None, ())
