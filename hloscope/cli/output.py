@@ -100,7 +100,8 @@ def check_timeout(seconds: float | None) -> None:
 
 
 def refuse_one_place(*targets: str, **places: str | None) -> None:
-    """Raises UserError where two options name one file, or one names a target: it would take its place."""
+    """Raises UserError where two options name one file, or one names a target or a file of it: it would take its
+    place."""
     taken = {os.path.realpath(_file_of(target)): "the target" for target in targets}
     for name, place in places.items():
         path = os.path.realpath(place) if place and place != "-" else ""
@@ -109,7 +110,21 @@ def refuse_one_place(*targets: str, **places: str | None) -> None:
         option = f"--{name.replace('_', '-')}"
         if path in taken:
             raise UserError(f"{taken[path]} and {option} name one file, {place}")
+        if any(_is_part(path, folder) for folder in taken if os.path.isdir(folder)):
+            raise UserError(f"{option} {place} is a file of the target: give another name")
         taken[path] = option
+
+
+def _is_part(path: str, folder: str) -> bool:
+    """Whether a file belongs to the dump or artifact in a folder; what was written beside that before does not."""
+    from hloscope.report.dumps import belongs_to_dump
+
+    inside = os.path.dirname(path)
+    return (
+        folder in (inside, os.path.dirname(inside))
+        and os.path.isfile(path)
+        and belongs_to_dump(os.path.basename(path))
+    )
 
 
 def _file_of(target: str) -> str:

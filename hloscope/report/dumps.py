@@ -27,6 +27,7 @@ _OTHER = re.compile(
     r"before_optimizations|memory-usage-report|buffer-assignment|oom_intermediate|after_codegen"
     r"|_(?:before|after)_buffer_assignment|\.config\.|debug_options|\b(?:topology|compile_options)\.pb"
 )
+MANIFEST = "artifact.json"  # of a folder of hloscope's own
 # A step stands among the small modules that a program compiles on its way: this much larger, it is meant.
 _DOMINATES = 4
 _MOST_LISTED = 20
@@ -73,6 +74,11 @@ def choose(folder: Path, module: str | None) -> tuple[Dumped, str | None]:
         return first, None
     large = f"by far the largest of {len(found)} modules" if others else f"one of {len(found)} that are equal"
     return first, f"took {first.label}, {large}; --module takes another"
+
+
+def belongs_to_dump(name: str) -> bool:
+    """Whether a file of a folder, by its name, is a module that may be read from there, or says what lies there."""
+    return name == MANIFEST or any(kind.fullmatch(name) for kind in (_DUMPED, _OPTIMIZED, _PROTO))
 
 
 def _same(one: Dumped, other: Dumped) -> bool:

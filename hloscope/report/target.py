@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from hloscope.capture.beside import Beside, look_beside
 from hloscope.errors import CompileError, UserError
 from hloscope.hlo import HloFile, read_hlo
-from hloscope.report.dumps import Dumped, choose
+from hloscope.report.dumps import MANIFEST, Dumped, choose
 
 if TYPE_CHECKING:
     from hloscope.capture import Artifact
 
 _STEP = re.compile(r".+\.py(?::[^:/]*)?", re.DOTALL)
-_MANIFEST = "artifact.json"
 _PACKED = {b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "ZIP"}
 
 
@@ -84,7 +83,7 @@ def open_dumped(file: HloFile, source: str, notes: tuple[str, ...] = ()) -> Open
 
 
 def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
-    if (folder / _MANIFEST).is_file():
+    if (folder / MANIFEST).is_file():
         from hloscope.capture import Artifact
 
         opened = open_artifact(Artifact.load(folder), target)

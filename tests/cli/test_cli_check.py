@@ -231,6 +231,26 @@ def test_no_two_outputs_in_one_place(run: Run, dense: Path) -> None:
     assert run("check", dense, "--write-baseline", "/dev/null", "--output", "/dev/null")[0] == 0
 
 
+def test_no_file_of_a_dump_is_written_over(run: Run, dense: Path) -> None:
+    Path("dump").mkdir()
+    module = Path("dump/module_0001.jit_train_step.after_optimizations.hlo.pb.gz")
+    module.write_bytes(dense.read_bytes())
+    for command in (
+        ("analyze", "dump", "--json"),
+        ("export", "dump", "--proto"),
+        ("diff", dense, "dump", "--html"),
+    ):
+        code, _, err = run(*command, module)
+        assert (code, err) == (
+            2,
+            f"error: {command[-1]} {module} is a file of the target: give another name\n",
+        )
+    assert module.read_bytes() == dense.read_bytes()
+    # A report of an earlier run is no part of the dump that it lies beside.
+    for _ in range(2):
+        assert run("analyze", "dump", "--json", "dump/report.json")[0] == 0
+
+
 def test_a_baseline_that_cannot_be_written_is_refused_before_a_compile(run: Run) -> None:
     code, _, err = run("check", "step.py", "--write-baseline", "nowhere/b.toml")
     assert code == 2
