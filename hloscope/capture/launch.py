@@ -344,7 +344,8 @@ class _Run:
             module_name=files.module_name,
             flags=dump.user_flags(files.changed_flags, planned.compiler_options, *variables),
             hbm_limit_bytes=None if sizes is None else messages.to_bytes(sizes[1]),
-            warnings=messages.compiler_warnings(self.log),
+            # What the error says in other words is no news.
+            warnings=[w for w in messages.compiler_warnings(self.log) if not messages.out_of_memory(w)],
             status="failed",
             error=error,
         )

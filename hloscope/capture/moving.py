@@ -26,18 +26,23 @@ _LEAF = re.compile(r"leaves\[(\d+)\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A call on its way to the topology: a jitted function of flat arguments, and what names those."""
+    """A call on its way to the topology: a jitted function of flat arguments, and what names those.
+
+    `placed` is False where the devices are named inside the function alone, by a shard_map.
+    """
 
     jitted: Any
     leaves: list[Any]
     shardings: list[Any]
     names: list[str]
     mesh: Any
+    placed: bool = True
 
     def lower(self) -> Any:
-        """As `jax.stages.Wrapped.lower`, in the topology's mesh where the script has set one of its own."""
+        """As `jax.stages.Wrapped.lower`, in the topology's mesh where the script has set one of its own, or where
+        nothing else says which devices."""
         jax: Any = importlib.import_module("jax")
-        ours = self.mesh is not None and not jax.sharding.get_abstract_mesh().empty
+        ours = self.mesh is not None and not (self.placed and jax.sharding.get_abstract_mesh().empty)
         with jax.set_mesh(self.mesh) if ours else without_mesh():
             return self.jitted.lower(*self.leaves)
 
@@ -72,15 +77,18 @@ def move(call: Call, topology: Topology) -> Moved:
         return exported.call(*args, **kwargs)
 
     flat.__name__ = call.name
+    placed = any(s is not None for s in (*ins, *jax.tree.leaves(outs)))
     infos = jax.tree.leaves(call.jitted.trace(*call.args, **call.kwargs).args_info)
     donated = tuple(i for i, info in enumerate(infos) if info.donated)
     avals = zip(exported.in_avals, ins, strict=True)
     return Moved(
         jitted=jax.jit(flat, donate_argnums=donated, out_shardings=outs),
         leaves=[jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in avals],
-        shardings=[s for s in ins if s is not None],
+        shardings=[s for s in ins if s is not None]
+        or ([] if mesh is None else [jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())]),
         names=_names(call, exported.in_tree),
         mesh=mesh,
+        placed=placed,
     )
 
 

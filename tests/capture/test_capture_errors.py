@@ -188,6 +188,7 @@ def test_out_of_memory_keeps_the_module(write_step, capsys: pytest.CaptureFixtur
     assert b"jit_step" in failed.hlo_path.read_bytes()[:200]
     assert failed.hbm_limit_bytes == round(15.75 * 2**30)
     assert failed.memory_stats is None
+    assert not any("Ran out of memory" in warning for warning in failed.warnings)
     report = load(failed.path)
     assert (report.target.status, report.target.error) == ("failed", str(caught.value))
     assert report.overrun is not None

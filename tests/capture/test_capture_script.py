@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hloscope import load
 from hloscope.capture import capture_step
 from hloscope.capture.script import is_step_file
 from hloscope.cli.main import main
@@ -187,6 +188,35 @@ def test_what_is_no_step_says_so(
     body: str, options: dict[str, str], said: str, write_step: WriteStep
 ) -> None:
     assert said in message(write_step(body, header=""), **options)
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("body", ["mapped(w, x)", "w - jax.grad(lossy)(w, placed(x))"])
+def test_devices_that_only_the_body_names(body: str, write_step: WriteStep) -> None:
+    """Arrays as `jnp.ones` makes them lie nowhere in particular: where they go is for the compiler to choose."""
+    path = write_step(
+        f"""
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+        mesh = Mesh(np.array(jax.devices()), ("x",))
+        def lossy(w, x):
+            return jnp.mean((x @ w) ** 2)
+        def placed(x):
+            return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("x")))
+        def update(w, x):
+            return w - jax.lax.pmean(jax.grad(lossy)(w, x), "x")
+        mapped = jax.shard_map(update, mesh=mesh, in_specs=(P(), P("x")), out_specs=P())
+        @jax.jit
+        def step(w, x):
+            return {body}
+        step(jnp.ones((128, 128)), jnp.ones((64, 128)))
+        """,
+        header="",
+    )
+    artifact = capture_step(path, topology="v5e:2x2")
+    assert (artifact.num_devices, artifact.mesh_axes) == (4, {"x": 4})
+    w, x = (p.shape.dimensions for p in load(artifact.path).module.entry.parameters)
+    assert (tuple(w), tuple(x)) == ((128, 128), (16, 128))
 
 
 def test_a_call_that_cannot_be_moved_says_why(write_step: WriteStep) -> None:

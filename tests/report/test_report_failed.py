@@ -122,6 +122,8 @@ def test_a_topology_that_the_dump_is_not_for(dump: Path, dump_file: Callable[[st
     with pytest.raises(UserError, match="was compiled for v5e, not for v6e:2x4"):
         load(dump, topology="v6e:2x4")
     assert "compiled for v5e:2x4, not for v5e:4x4" in load(dump, topology="v5e:4x4").target.warnings[0]
+    named = load(dump, topology="v5e").target
+    assert (named.warnings, named.topology, named.chip) == ((), "v5e:2x4", "v5e")
     with pytest.raises(UserError, match="holds a module for TPUs, not for cpu:8"):
         load(dump_file("oom"), topology="cpu:8")
 
