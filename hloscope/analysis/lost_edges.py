@@ -18,6 +18,7 @@ _ALONG = frozenset({
     "parameter", "constant", "broadcast", "iota", "bitcast", "reshape", "compare", "tuple", "get-tuple-element",
     "fusion", "slice", "not", "is-finite", "reduce-precision", "bitcast-convert", "sign", "expm1", "log1p", "erf",
 })  # fmt: skip
+_PASSES = _ARITHMETIC | _ALONG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +83,4 @@ def _is_elementwise(instruction: Instruction) -> bool:
     if instruction.opcode != "fusion":
         return instruction.opcode in _ARITHMETIC
     opcodes = body_opcodes(instruction)
-    return opcodes <= _ARITHMETIC | _ALONG and not opcodes.isdisjoint(_ARITHMETIC)
+    return opcodes <= _PASSES and not opcodes.isdisjoint(_ARITHMETIC)

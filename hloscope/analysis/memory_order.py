@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hloscope.hlo import (
@@ -18,6 +18,8 @@ from hloscope.hlo import (
 
 # How many instructions that only hand a value on to follow one after another.
 _DEEPEST = 12
+# What may hand a value on, besides the parts of asynchronous operations.
+_FORWARDING = frozenset({"get-tuple-element", "tuple", "bitcast"})
 
 _Place = tuple[Instruction, tuple[int, ...]]  # an instruction's result at a shape index
 
@@ -58,18 +60,20 @@ class LastUses:
         """The last position that reads an instruction's result at a shape index: the caller's where the
         value is (part of) what its computation returns."""
         last = self._order.begin(instruction)
-        work: dict[tuple[int, tuple[int, ...]], _Place] = {(instruction.id, index): (instruction, index)}
+        work: Iterable[_Place] = ((instruction, index),)
         for _ in range(_DEEPEST):
             following: dict[tuple[int, tuple[int, ...]], _Place] = {}
-            for current, at in work.values():
-                last = max(last, self._returned_at(current))
+            for current, at in work:
+                if current is current.computation.root:
+                    last = max(last, self._returned_at(current))
                 for user in self._users(current, at):
                     last = max(last, self._read_at(user, at))
-                    for place in _forwarded(user, at):
-                        following[place[0].id, place[1]] = place
+                    if user.opcode in _FORWARDING or is_async_part(user.opcode):
+                        for place in _forwarded(user, at):
+                            following[place[0].id, place[1]] = place
             if not following:
                 break
-            work = following
+            work = following.values()
         return last
 
     def _users(self, instruction: Instruction, index: tuple[int, ...]) -> Sequence[Instruction]:
@@ -83,10 +87,8 @@ class LastUses:
                 by_element.setdefault(-1 if user.tuple_index is None else user.tuple_index, []).append(user)
         return by_element.get(index[0], []) + by_element.get(-1, [])
 
-    def _returned_at(self, instruction: Instruction) -> int:
-        if not instruction.is_root:
-            return -1
-        return min(self._order.spans[instruction.computation.id][1], len(self._order.instructions) - 1)
+    def _returned_at(self, root: Instruction) -> int:
+        return min(self._order.spans[root.computation.id][1], len(self._order.instructions) - 1)
 
     def _read_at(self, user: Instruction, index: tuple[int, ...]) -> int:
         """Where the user has read the value: nowhere (-1) if it only hands it on, before the condition for a

@@ -62,8 +62,9 @@ def wide_collective(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
     for collective in analyses.collectives.collectives:
         if collective.opcode not in _MOVING | _REDUCING or collective.form != "opcode":
             continue
+        wide = {i: _wide(standing(i)) for i in collective.instructions}
         for when in ("widened before", "narrowed after"):
-            found = {i: _wide(standing(i), when) for i in collective.instructions}
+            found = {i: tuple(p for p in parts if p.when == when) for i, parts in wide.items() if parts}
             sites = {
                 i: parts
                 for i, parts in found.items()
@@ -73,14 +74,14 @@ def wide_collective(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
                 yield _finding(analyses, collective, when, sites)
 
 
-def _wide(start: Instruction, when: str) -> tuple[_Wide, ...]:
+def _wide(start: Instruction) -> tuple[_Wide, ...]:
     """The arrays of a collective, which may have been put together of several, that are wider than need be."""
     operands = async_operation(start).operands if is_async_start(start.opcode) else start.operands
     arrays = numbered_results(start)
     if len(operands) == 1 < len(arrays):  # one tuple of them all
         return ()
     parts = (_part(operands[n], shape, users) for n, shape, users in arrays if n < len(operands))
-    return tuple(p for p in parts if p is not None and p.when == when)
+    return tuple(p for p in parts if p is not None)
 
 
 def _part(operand: Instruction, shape: Shape, users: tuple[Use, ...]) -> _Wide | None:
