@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from hloscope.hlo import protos, text_devices, text_fields
@@ -25,6 +26,8 @@ from hloscope.hlo.text_scan import (
 from hloscope.hlo.text_shape import ARRAY, Shapes
 
 _NAME = re.compile(r"%?([\w.\-]+)", re.ASCII)
+# Zeros, ones and the like: as long as their texts are, they come again.
+_SHORT = 32
 
 
 class Context(Protocol):
@@ -65,11 +68,21 @@ def set_argument(context: Context, proto: protos.Instruction, text: str) -> None
     if proto.opcode == "parameter":
         proto.parameter_number = integer(text)
     elif proto.opcode == "constant" and proto.HasField("shape"):
-        made = literal(context.shapes.of(proto.shape), text)
+        made = (
+            _constant(proto.shape, text)
+            if len(text) < _SHORT
+            else literal(context.shapes.of(proto.shape), text)
+        )
         if made is not None:
             proto.literal.CopyFrom(made)
     elif proto.opcode in _GROUPED:
         proto.feature_group_count = proto.batch_group_count = 1
+
+
+@lru_cache(maxsize=2**12)
+def _constant(shape: bytes, text: str) -> protos.Literal | None:
+    """The literal of a constant with few elements. It is shared: copy it, do not change it."""
+    return literal(protos.Shape.FromString(shape), text)
 
 
 def _name(value: str) -> str:

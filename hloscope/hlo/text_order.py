@@ -11,7 +11,7 @@ from hloscope.hlo.text_scan import MalformedError
 def order_instructions(computation: protos.Computation) -> None:
     """Sort a computation's instructions, operands first. Raises MalformedError where they form a cycle."""
     by_id = {i.id: i for i in computation.instructions}
-    before = {i.id: [*i.operand_ids, *i.control_predecessor_ids] for i in computation.instructions}
+    before = {i.id: [*i.operand_ids[:], *i.control_predecessor_ids[:]] for i in computation.instructions}
     order, cycle = _sorted(before)
     if cycle is not None:
         raise MalformedError(f"%{by_id[cycle].name} is an operand of itself, in a cycle")
@@ -26,7 +26,7 @@ def order_computations(module: protos.HloModuleProto) -> None:
     """Sort a module's computations, callees first. Raises MalformedError where one calls itself."""
     by_id = {c.id: c for c in module.computations}
     before = {
-        c.id: [callee for i in c.instructions for callee in i.called_computation_ids]
+        c.id: [callee for i in c.instructions for callee in i.called_computation_ids[:]]
         for c in module.computations
     }
     order, cycle = _sorted(before)
