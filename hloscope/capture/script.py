@@ -33,15 +33,24 @@ class Call:
 
     @property
     def updates(self) -> bool:
-        """Whether it looks like a training step: it donates an argument, or gives one back in its shapes."""
+        """Whether it looks like a training step: it donates an argument, or gives one back in its shapes and takes
+        more than that, a batch. Without the batch it may be an optimizer's `init`, whose moments look like the
+        parameters."""
         import jax
 
         traced = self.jitted.trace(*self.args, **self.kwargs)
         if any(info.donated for info in jax.tree.leaves(traced.args_info)):
             return True
         made = Counter(_arrays(traced.out_info))
-        wanted = [Counter(_arrays(arg)) for arg in (*self.args, *self.kwargs.values())]
-        return any(w and w <= made for w in wanted)
+        taken = [arg for arg in (*self.args, *self.kwargs.values()) if _has_array(arg)]
+        wanted = [Counter(_arrays(arg)) for arg in taken]
+        return len(taken) > 1 and any(w and w <= made for w in wanted)
+
+
+def _has_array(tree: Any) -> bool:
+    import jax
+
+    return any(getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(tree))
 
 
 def _arrays(tree: Any) -> list[tuple[tuple[int, ...], str]]:

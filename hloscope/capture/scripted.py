@@ -85,6 +85,7 @@ class _Finder:
         self.request, self.channel, self.job, self.topology = request, channel, job, topology
         self.calls: list[Call] = []
         self.found: list[Artifact] = []
+        self.is_taking = False
 
     def on_call(self, call: Call) -> None:
         self.calls.append(call)
@@ -92,6 +93,8 @@ class _Finder:
             self._take(call)
 
     def on_compile(self, compiling: Compiling) -> Any:
+        if self.is_taking:  # our own, not the script's
+            return compiling.compile(compiling.options)
         call, shardings = compiling.call, lowering.lowered_shardings(compiling.lowered)
         devices = [d for s in shardings for d in lowering.devices_of(s) if d.platform == "tpu"]
         if not devices:
@@ -120,6 +123,7 @@ class _Finder:
     def _take(self, call: Call) -> NoReturn:
         """Compile a call for the topology; the script is stopped where it stands."""
         assert self.topology is not None
+        self.is_taking = True
         try:
             self.channel.enter("lower", detail=call.name)
             moved = move(call, self.topology)

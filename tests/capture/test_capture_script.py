@@ -162,6 +162,46 @@ def test_a_script_of_one_device(write_step: WriteStep) -> None:
 
 
 @pytest.mark.tpu_compile
+@pytest.mark.parametrize(
+    ("calls", "taken"),
+    [
+        # The moments of an optimizer have the parameters' shapes, but it is not the step that makes them.
+        ("moments = jax.jit(moments_like)(w); train(w, moments, x); boom()", "train"),
+        # Without a batch, or where nothing is given back: the largest at the end.
+        ("decay(w); train(w[:8, :8], w[:8, :8], x[:, :8])", "train"),
+        ("total(x[:1]); decay(w); total(x)", "decay"),
+        ("total(w[:1]); total(w)", "total"),
+    ],
+)
+@pytest.mark.tpu_compile
+def test_which_call_is_the_step(calls: str, taken: str, write_step: WriteStep) -> None:
+    path = write_step(
+        f"""
+        import jax, jax.numpy as jnp
+
+        def moments_like(w):
+            return {{"mu": jnp.zeros_like(w), "nu": jnp.zeros_like(w)}}
+
+        @jax.jit
+        def train(w, moments, x):
+            return w - jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), moments
+
+        @jax.jit
+        def decay(w):
+            return w * 0.9
+
+        @jax.jit
+        def total(x):
+            return x.sum()
+
+        w, x = jnp.ones((256, 256)), jnp.ones((64, 256))
+        {calls}
+        """,
+        header="",
+    )
+    assert capture_step(path, topology="v5e:2x2").step_name == taken
+
+
 def test_a_script_that_sets_its_mesh(write_step: WriteStep) -> None:
     artifact = capture_step(write_step(EXPLICIT, header=""), topology="v5e:2x4")
     assert (artifact.mesh_axes, artifact.parameter_names) == ({"data": 8}, ["w", "x"])
