@@ -32,6 +32,7 @@ def _page(width: int) -> Group:
         table(columns, [_row(chip) for chip in chips().values()], width),
         words(),
         words(
+            "v2 and v3 compile too, e.g. for v2:2x2, but have no times: their figures are not kept here. "
             "libtpu decides which shapes there are. cpu:8 stands for eight devices of this machine, to run on."
         ),
     )

@@ -148,6 +148,7 @@ def test_topologies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert re.search(r"tpu7x +tpu7x:4x4x4 +2 +94\.7 GiB", out)
     assert "cpu:8" in out
+    assert "v2:2x2" in out
 
 
 def test_progress_on_a_terminal_is_one_live_line(
