@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloscope.cli import examine
 from hloscope.cli.output import refuse_one_place
 from hloscope.errors import UserError
 from hloscope.files import write_whole
@@ -17,7 +18,6 @@ from hloscope.hlo import HloFile, protos
 from hloscope.hlo.reader import read_data
 from hloscope.hlo.text_print import print_text
 from hloscope.hlo.text_sniff import is_text
-from hloscope.report.build import open_target
 
 # What a module's name may bring into a file's name.
 _ODD = re.compile(r"[^\w.\-]+", re.ASCII)
@@ -37,11 +37,16 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Write what was asked for, say what was written, and return the exit code."""
+    """Write what was asked for, say what was written, and return the exit code.
+
+    Of a compile that failed, what the compiler left is written, and its `CompileError` raised then.
+    """
     if request.xprof is None and request.hlo is None and request.proto is None:
         raise UserError("say what to write: --xprof DIR, --hlo FILE or --proto FILE")
     refuse_one_place(request.target, hlo=request.hlo, proto=request.proto)
-    file = open_target(request.target, topology=request.topology, module=request.module).file
+    wanted = examine.Request(target=request.target, topology=request.topology, module=request.module)
+    opened, failure = examine.open_request(wanted)
+    file = opened.file
     if request.proto is not None:
         _write(request.proto, [hlo_proto(file)])
         print(f"{request.proto}: {_contents(file)}")
@@ -55,6 +60,8 @@ def run(request: Request) -> int:
         place = write_xprof(file, Path(request.xprof))
         print(f"{place}: {_contents(file)}")
         print(f"open it with: xprof --logdir {shlex.quote(request.xprof)}  (Memory Viewer, Graph Viewer)")
+    if failure is not None:
+        raise failure
     return 0
 
 

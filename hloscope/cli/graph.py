@@ -7,13 +7,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloscope.cli import examine
 from hloscope.cli.output import refuse_one_place, write_bytes, write_text
 from hloscope.errors import UserError
 from hloscope.files import write_whole
 from hloscope.hlo import Instruction, Module
 from hloscope.hlo.neighbourhood import MOST, neighbourhood
 from hloscope.report import graph
-from hloscope.report.build import open_target
 
 FORMATS = ("tree", "dot", "svg")
 _SUGGESTED = 5
@@ -34,12 +34,13 @@ class Request:
 
 
 def run(request: Request) -> int:
-    """Draw, and return the exit code."""
+    """Draw, and return the exit code. What a failed compile left is drawn too, and its `CompileError` raised then."""
     form = _format(request)
     refuse_one_place(request.target, output=request.output)
     if request.hops < 0:
         raise UserError(f"--hops takes a number of steps, 0 or more, not {request.hops}")
-    opened = open_target(request.target, topology=request.topology, module=request.module)
+    wanted = examine.Request(target=request.target, topology=request.topology, module=request.module)
+    opened, failure = examine.open_request(wanted)
     around = neighbourhood(_find(opened.file.module, request.instruction), request.hops)
     if around.is_cut:
         print(f"more than {MOST} instructions: the nearest are shown; take fewer --hops", file=sys.stderr)
@@ -48,13 +49,18 @@ def run(request: Request) -> int:
             print(f"a tree shows {graph.DEEPEST} steps around: --format dot draws them all", file=sys.stderr)
         drawn = graph.tree(around, request.hops, everything=request.everything)
         write_text(lambda width: drawn, sys.stdout)
-        return 0
-    data = graph.svg(around) if form == "svg" else graph.dot(around).encode()
+    else:
+        _write(request, graph.svg(around) if form == "svg" else graph.dot(around).encode())
+    if failure is not None:
+        raise failure
+    return 0
+
+
+def _write(request: Request, data: bytes) -> None:
     if request.output is None:
         write_bytes(data, sys.stdout)
     else:
         write_whole(request.output, [data])
-    return 0
 
 
 def _format(request: Request) -> str:

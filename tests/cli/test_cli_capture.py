@@ -116,6 +116,23 @@ def test_a_failed_compile_is_reported_all_the_same(
     assert report["target"]["source"] == "train.py"
 
 
+def test_what_a_failed_compile_left_is_exported_and_drawn(
+    run: Run, artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The Memory Viewer is wanted most for what did not fit."""
+    write_artifact(dataclasses.replace(artifact, status="failed", error="it does not fit"), {})
+    error = CompileError("it does not fit", dump_dir=str(artifact.path))
+    monkeypatch.setattr("hloscope.capture.launch.capture_step", raiser(error))
+    place = tmp_path / "out.pb"
+    code, out, err = run("export", "train.py", "--proto", place)
+    assert (code, err) == (3, "error: it does not fit\n")
+    assert out == f"{place}: the module and its buffer assignment as an HloProto\n"
+    assert len(place.read_bytes()) == len(artifact.hlo_path.read_bytes())
+    code, out, err = run("graph", "train.py", "ragged-dot-none.1", "--hops", "1")
+    assert (code, err) == (3, "error: it does not fit\n")
+    assert out.startswith("%ragged-dot-none.1  ")
+
+
 def test_a_failed_compile_that_left_nothing(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
