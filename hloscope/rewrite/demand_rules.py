@@ -99,9 +99,10 @@ def read_rows(reading: Reading) -> list[Demand]:
     """The demand on each operand."""
     equation = reading.equation
     count = len(equation.invars)
-    if all(isinstance(result, Nothing) for result in reading.results) and not equation.effects:
+    effects = jaxprs.has_side_effects(equation)
+    if all(isinstance(result, Nothing) for result in reading.results) and not effects:
         return [NOTHING] * count
-    if equation.effects:
+    if effects:
         return [reading.whole("has side effects")] * count
     own = registered().get(jaxprs.call_name(equation))
     if own is not None:

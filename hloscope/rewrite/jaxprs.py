@@ -74,6 +74,22 @@ def new_variable(aval: Any) -> Var:
     return private_core.Var(aval)
 
 
+def has_side_effects(equation: Equation) -> bool:
+    """Whether an equation does more than compute: not a collective, which only names the axes it works over."""
+    return any(not isinstance(effect, private_core.NamedAxisEffect) for effect in equation.effects)
+
+
+def same_type(left: Any, right: Any) -> bool:
+    """Whether two types are one. Where neither is sharded by name, the mesh that they are told for does not count.
+
+    What a kernel or a custom gradient returns may have been typed without a mesh, in the midst of values that have one.
+    """
+    if left == right:
+        return True
+    unsharded = all(all(entry is None for entry in each.sharding.spec) for each in (left, right))
+    return unsharded and left.update(sharding=right.sharding) == right
+
+
 def opened(jaxpr: Jaxpr) -> Jaxpr:
     """The jaxpr without its constants: jax 0.12 has one class for both, 0.10 two."""
     return jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
@@ -224,9 +240,11 @@ def _renamed(atom: Atom, names: Mapping[Var, Atom]) -> Atom:
 
 
 def _wrapped_body(equation: Equation) -> Jaxpr | None:
-    """The body of a call that can be written out: without constants, effects, shardings or donation."""
+    """The body of a call that can be written out: without constants, side effects, shardings or donation."""
     params = equation.params
-    if equation.primitive.name not in _WRAPPERS or equation.effects or any(params.get("donated_invars", ())):
+    if equation.primitive.name not in _WRAPPERS or any(params.get("donated_invars", ())):
+        return None
+    if has_side_effects(equation):
         return None
     given = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
     given += (*params.get("in_layouts", ()), *params.get("out_layouts", ()))

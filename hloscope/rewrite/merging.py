@@ -64,7 +64,9 @@ def _passes_on(first: Any, second: Any) -> bool:
         )
         if not jaxprs.is_literal(atom) and atom in given
     ]
-    return bool(taken) and all(left == right for left, right in taken)
+    return bool(taken) and all(
+        left[0] == right[0] and jaxprs.same_type(left[1], right[1]) for left, right in taken
+    )
 
 
 def _results(equation: Any) -> list[tuple[Any, Any]]:
