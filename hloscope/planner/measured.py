@@ -41,8 +41,8 @@ class Measured:
     HBM bytes are those of valid rows where their share is known. `fusions`, `copies` and `kernels` count what runs
     over whole ragged buffers: fusions, copies that the compiler put between them (from HBM to HBM: one to VMEM spares
     its reader as much), and custom calls that are no grouped matmuls. `collectives` are all collectives with their
-    payload, `findings` the places and bytes of each rule's findings. `failed` is the compiler's line where the compile
-    failed, and the figures are of what it left.
+    payload, `findings` the places and bytes (moved, or else held at the peak) of each rule's findings. `failed` is the
+    compiler's line where the compile failed, and the figures are of what it left.
     """
 
     temp_bytes: int | None
@@ -86,7 +86,7 @@ def measure(report: Report, rows: frozenset[int] | None = None) -> Measured:
         kernels=_tally(kernels),
         collectives=_payload(report),
         families=_by_name([*work, *kernels]),
-        findings=_by_code(report.findings),
+        findings=by_code(report.findings),
         compile_seconds=report.target.compile_seconds,
         failed=report.target.error if report.target.status == "failed" else None,
     )
@@ -138,10 +138,12 @@ def _by_name(lines: Iterable[_Line]) -> dict[str, Tally]:
     return found
 
 
-def _by_code(findings: tuple[Finding, ...]) -> dict[str, Tally]:
+def by_code(findings: Iterable[Finding]) -> dict[str, Tally]:
+    """Places and bytes of each rule's findings: what they move in a step, else what they hold at the peak."""
     found: dict[str, Tally] = {}
     for f in findings:
-        found[f.code] = found.get(f.code, Tally()) + Tally(count=f.places, bytes=f.bytes)
+        size = f.bytes if f.bytes is not None else f.held_bytes
+        found[f.code] = found.get(f.code, Tally()) + Tally(count=f.places, bytes=size)
     return found
 
 

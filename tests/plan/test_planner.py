@@ -26,7 +26,7 @@ from hloscope.planner.candidates import (
     candidates,
 )
 from hloscope.planner.judge import gain, judge
-from hloscope.planner.measured import Measured, Tally, measure
+from hloscope.planner.measured import Measured, Tally, by_code, measure
 from hloscope.planner.search import Outcome, search
 from hloscope.rule import Finding, Severity
 
@@ -425,3 +425,30 @@ def test_a_copy_to_vmem_is_no_copy_of_the_buffer(tmp_path: Path) -> None:
     path.write_text(COPIES)
     measured = measure(hs.load(path), frozenset({4096}))
     assert measured.copies == Tally(count=2, bytes=4 * 4096 * 512 * 2)
+
+
+def test_what_waits_is_judged_by_what_it_holds():
+    """A buffer that waits moves nothing: half of it waiting is less, though it is one place as before."""
+
+    def held(size: int) -> Measured:
+        waiting = Finding(
+            code="HS301",
+            severity=Severity.WARNING,
+            title="waits through a loop",
+            instructions=(),
+            places=1,
+            source=None,
+            executions=None,
+            bytes=None,
+            saved_bytes=None,
+            saved_seconds=None,
+            fix="safe",
+            advice="use it up before the loop",
+            held_bytes=size,
+        )
+        return replace(BEFORE, findings=by_code([waiting]), temp_bytes=99 * GIB)
+
+    verdict = judge(held(4 * GIB), held(2 * GIB), ["HS301"], objective="temp")
+    assert verdict.kept
+    assert verdict.reason == "HS301: 1 (4.0 GiB) → 1 (2.0 GiB)"
+    assert not judge(held(2 * GIB), held(2 * GIB), ["HS301"], objective="temp").kept
