@@ -43,6 +43,9 @@ def run(request: Request) -> int:
     """
     if request.xprof is None and request.hlo is None and request.proto is None:
         raise UserError("say what to write: --xprof DIR, --hlo FILE or --proto FILE")
+    for option, place in (("--hlo", request.hlo), ("--proto", request.proto), ("--xprof", request.xprof)):
+        if place == "-":
+            raise UserError(f"{option} writes a file: give it a name, not -")
     refuse_one_place(request.target, hlo=request.hlo, proto=request.proto)
     wanted = examine.Request(target=request.target, topology=request.topology, module=request.module)
     opened, failure = examine.open_request(wanted)

@@ -92,7 +92,9 @@ def _parse(path: Path, data: bytes) -> tuple[protos.HloModuleProto, protos.Buffe
     module = _try(protos.HloModuleProto, data)
     if module is not None and module.computations:
         return module, None
-    raise UserError(f"{path} is no HLO module: it is neither an HloProto, an HloModuleProto nor HLO text")
+    raise UserError(
+        f"{path} is no HLO module: it is neither an HloProto, an HloModuleProto nor HLO text, or it was cut short"
+    )
 
 
 def _try(kind: type[_Message], data: bytes) -> _Message | None:

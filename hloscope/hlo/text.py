@@ -31,6 +31,9 @@ def parse_text(data: bytes, origin: str) -> protos.HloModuleProto:
         raise scanner.error(f"there is no computation %{name}", at)
     if not module.computations:
         raise scanner.error("the module has no computations: the file is truncated")
+    if reader.entry is None and module.HasField("host_program_shape"):
+        # Whoever writes the entry's layout marks the entry. In text without either it is the last computation.
+        raise scanner.error("no computation is marked ENTRY: the file is truncated")
     entry = reader.entry or module.computations[-1].id
     try:
         order_computations(module)

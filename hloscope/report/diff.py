@@ -187,7 +187,11 @@ def _settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[D
 def _figures(before: Side, after: Side) -> Iterator[Figure]:
     units: dict[str, Unit] = {**before.units, **after.units}
     for name, unit in units.items():
-        figure = Figure(name=name, unit=unit, before=before.figures.get(name), after=after.figures.get(name))
+        old, new = before.figures.get(name), after.figures.get(name)
+        if unit == "seconds" and before.untimed != after.untimed:
+            # A time that leaves something out is less than the step's, by what the other side may have in it.
+            old, new = (None if side.untimed else value for side, value in ((before, old), (after, new)))
+        figure = Figure(name=name, unit=unit, before=old, after=new)
         if figure.before != figure.after:
             yield figure
 

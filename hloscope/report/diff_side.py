@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,8 +36,9 @@ _LARGEST = 1e30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """A report as far as it is compared. `figures` are by name, in the `units` of that name. `rules` are the codes of
-    those that ran and could judge; None in a report of an hloscope that did not tell."""
+    """A report as far as it is compared. `figures` are by name, in the `units` of that name. `untimed` is what has no
+    part in the times, by opcode. `rules` are the codes of those that ran and could judge; None in a report of an
+    hloscope that did not tell."""
 
     source: str
     settings: Mapping[str, Any]
@@ -48,6 +49,7 @@ class Side:
     collectives: Sequence[Row]
     findings: Sequence[Row]
     rules: frozenset[str] | None
+    untimed: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def is_report(target: str) -> bool:
@@ -121,6 +123,7 @@ def _side(report: Mapping[str, Any], source: str) -> Side:
         census=census,
         collectives=collectives,
         findings=_rows(FINDINGS, [*report["findings"], *accepted]),
+        untimed={each["opcode"]: each["count"] for each in time["unknown"]},
         rules=None if "rules" not in report else frozenset(_texts("rules", report["rules"])),
     )
 

@@ -90,7 +90,12 @@ def _ending(opened: Opened, memory: Memory, topology: str | None) -> tuple[str, 
     if ending == "out of memory" or (ending is None and over):
         has = "" if limit is None else f", a program may have {size(limit)}"
         assumed = f" on {topology}" if ending is None else ""
-        return "failed", f"the step does not fit: it needs {size(total)} of device memory (HBM){has}{assumed}"
+        needs = (
+            "more device memory (HBM) than there is"
+            if total is None
+            else f"{size(total)} of device memory (HBM)"
+        )
+        return "failed", f"the step does not fit: it needs {needs}{has}{assumed}"
     if ending == "unfinished":
         return "failed", _UNFINISHED
     return "ok", None

@@ -17,7 +17,7 @@ def unused_donation(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
 
     ## What it does
     Compares the module's list of donated buffers with its aliases of inputs and outputs, and reports donated arguments
-    that alias nothing.
+    that alias nothing. A module without a schedule is left alone: the compiler has not given out memory yet.
 
     ## Why is this bad
     The memory is given up and yet not used again: the new value has a buffer of its own beside the old one, all
@@ -25,7 +25,7 @@ def unused_donation(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
 
     ## Example
     ```hlo
-    HloModule donated, buffer_donor={ (0, {}) }, input_output_alias={ {1}: (1, {}, may-alias) }
+    HloModule donated, is_scheduled=true, buffer_donor={ (0, {}) }, input_output_alias={ {1}: (1, {}, may-alias) }
     ENTRY main {
       old = f32[1024,1024] parameter(0)  // expect: HS304
       kept = f32[1024,1024] parameter(1)
@@ -45,6 +45,8 @@ def unused_donation(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Ite
     ## Options
     - `smallest_bytes`: size of an argument below which it is left alone
     """
+    if not analyses.module.is_scheduled:
+        return  # before optimization nothing is aliased yet
     proto = analyses.module.proto
     aliased = {(e.parameter_number, tuple(e.parameter_shape_index)) for e in proto.input_output_alias.entries}
     families: dict[str, list[tuple[Instruction, Shape]]] = {}

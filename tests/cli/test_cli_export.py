@@ -74,6 +74,7 @@ def test_a_target_without_a_buffer_assignment_says_so(run: Run, oom: Path, tmp_p
         (["--hlo", "nowhere/out.txt"], "cannot write nowhere/out.txt: No such file or directory"),
         (["--proto", "."], "cannot write .: it is a folder, not a file"),
         (["--proto", ""], "cannot write : the name is empty"),
+        (["--hlo", "-"], "--hlo writes a file: give it a name, not -"),
         (["--xprof", "file"], "cannot make the folder file/plugins/profile"),
     ],
 )

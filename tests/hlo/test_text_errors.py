@@ -209,3 +209,10 @@ def test_a_truncated_file(share: float, tmp_path: Path) -> None:
     (tmp_path / "m.txt").write_bytes(text[: int(len(text) * share)])
     with pytest.raises(UserError, match=r"m\.txt, line \d+, column \d+: "):
         read_hlo(tmp_path / "m.txt")
+
+
+def test_a_file_cut_between_computations(tmp_path: Path) -> None:
+    text = gzip.decompress((DATA / "qwen3_0p6b_dense.txt.gz").read_bytes())
+    (tmp_path / "m.txt").write_bytes(text[: text.index(b"\nENTRY ")])
+    with pytest.raises(UserError, match="no computation is marked ENTRY: the file is truncated"):
+        read_hlo(tmp_path / "m.txt")

@@ -153,6 +153,27 @@ def test_times_are_compared_as_soon_as_they_are_known(report):
     assert diff.regressions(0.01) == ("exposed time 0 s → 500 ms",)
 
 
+def test_a_time_that_leaves_something_out_is_not_compared_with_one_that_does_not(report):
+    whole = copy.deepcopy(report("dense"))
+    whole["time"] |= {"seconds": 9.0, "exposed_seconds": 1.0, "unknown": [], "is_at_least": False}
+    part = copy.deepcopy(whole)
+    part["time"] |= {
+        "seconds": 3.0,
+        "exposed_seconds": 0.1,
+        "unknown": [{"opcode": "all-gather", "count": 2}],
+        "is_at_least": True,
+    }
+    for before, after in ((whole, part), (part, whole)):
+        diff = compare(side_of(before, "a"), side_of(after, "b"))
+        assert {f.name for f in diff.figures} == {"time", "exposed time"}
+        assert all(f.delta is None for f in diff.figures)
+        assert diff.regressions(0) == ()
+    longer = copy.deepcopy(part)
+    longer["time"]["seconds"] = 4.0
+    (time,) = compare(side_of(part, "a"), side_of(longer, "b")).figures
+    assert (time.before, time.after) == (3.0, 4.0)
+
+
 def test_new_warnings_are_regressions_and_accepted_ones_are_compared_too(report):
     base = report("deepseek")
     accepted = copy.deepcopy(base)

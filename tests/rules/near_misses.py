@@ -324,7 +324,14 @@ ENTRY main {
     },
     "HS304": {
         "a donated argument that an output takes over": """
-HloModule donated, buffer_donor={ (0, {}) }, input_output_alias={ {}: (0, {}, may-alias) }
+HloModule donated, is_scheduled=true, buffer_donor={ (0, {}) }, input_output_alias={ {}: (0, {}, may-alias) }
+ENTRY main {
+  old = f32[1024,1024] parameter(0)
+  ROOT new = f32[1024,1024] negate(old)
+}
+        """,
+        "a module from before optimization, where nothing is aliased yet": """
+HloModule donated, buffer_donor={ (0, {}) }
 ENTRY main {
   old = f32[1024,1024] parameter(0)
   ROOT new = f32[1024,1024] negate(old)
