@@ -133,6 +133,11 @@ class _Finder:
                 f"the first call of {call.name} was taken as the step and moved to {self.topology.name}{also}; "
                 f"{Path(self.request.file).name}:NAME takes another"
             )
+            if moved.mesh is None and self.topology.num_devices > 1:
+                self.channel.warnings.append(
+                    f"nothing in {call.name} is sharded: it is compiled for one of the {self.topology.num_devices} "
+                    f"devices of {self.topology.name}, and its figures are those of a step without a mesh"
+                )
             lowered = moved.lower()
             step = Step(moved.jitted, args=moved.leaves)
             job = self._job(call.name, step, self.topology, names=moved.parameter_names)

@@ -156,6 +156,7 @@ def test_every_tpu_compile_of_a_script_is_kept(
 def test_a_script_of_one_device(write_step: WriteStep) -> None:
     artifact = capture_step(write_step(ALONE, header=""), topology="v5e:2x4")
     assert (artifact.step_name, artifact.num_devices, artifact.mesh_axes) == ("update", 1, None)
+    assert any("compiled for one of the 8 devices of v5e:2x4" in note for note in artifact.warnings)
     assert artifact.parameter_names == ["weights", "x"]
     assert artifact.memory_stats is not None
     assert artifact.memory_stats.alias_bytes == 128 * 128 * 4
