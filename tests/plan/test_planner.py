@@ -431,24 +431,10 @@ def test_what_waits_is_judged_by_what_it_holds():
     """A buffer that waits moves nothing: half of it waiting is less, though it is one place as before."""
 
     def held(size: int) -> Measured:
-        waiting = Finding(
-            code="HS301",
-            severity=Severity.WARNING,
-            title="waits through a loop",
-            instructions=(),
-            places=1,
-            source=None,
-            executions=None,
-            bytes=None,
-            saved_bytes=None,
-            saved_seconds=None,
-            fix="safe",
-            advice="use it up before the loop",
-            held_bytes=size,
-        )
+        waiting = replace(found("HS301"), bytes=None, held_bytes=size)
         return replace(BEFORE, findings=by_code([waiting]), temp_bytes=99 * GIB)
 
     verdict = judge(held(4 * GIB), held(2 * GIB), ["HS301"], objective="temp")
     assert verdict.kept
-    assert verdict.reason == "HS301: 1 (4.0 GiB) → 1 (2.0 GiB)"
+    assert verdict.reason == "HS301: 4 (4.0 GiB) → 4 (2.0 GiB)"
     assert not judge(held(2 * GIB), held(2 * GIB), ["HS301"], objective="temp").kept
