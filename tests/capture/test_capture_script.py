@@ -174,7 +174,6 @@ def test_a_script_of_one_device(write_step: WriteStep) -> None:
         ("total(w[:1]); total(w)", "total"),
     ],
 )
-@pytest.mark.tpu_compile
 def test_which_call_is_the_step(calls: str, taken: str, write_step: WriteStep) -> None:
     path = write_step(
         f"""
@@ -203,6 +202,7 @@ def test_which_call_is_the_step(calls: str, taken: str, write_step: WriteStep) -
     assert capture_step(path, topology="v5e:2x2").step_name == taken
 
 
+@pytest.mark.tpu_compile
 def test_a_script_that_sets_its_mesh(write_step: WriteStep) -> None:
     artifact = capture_step(write_step(EXPLICIT, header=""), topology="v5e:2x4")
     assert (artifact.mesh_axes, artifact.parameter_names) == ({"data": 8}, ["w", "x"])
