@@ -188,12 +188,12 @@ def _figures(before: Side, after: Side) -> Iterator[Figure]:
     units: dict[str, Unit] = {**before.units, **after.units}
     for name, unit in units.items():
         old, new = before.figures.get(name), after.figures.get(name)
+        if old == new:
+            continue
         if unit == "seconds" and before.untimed != after.untimed:
             # A time that leaves something out is less than the step's, by what the other side may have in it.
             old, new = (None if side.untimed else value for side, value in ((before, old), (after, new)))
-        figure = Figure(name=name, unit=unit, before=old, after=new)
-        if figure.before != figure.after:
-            yield figure
+        yield Figure(name=name, unit=unit, before=old, after=new)
 
 
 def _changes(found: Sequence[Change], kind: Kind) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +49,7 @@ class Side:
     collectives: Sequence[Row]
     findings: Sequence[Row]
     rules: frozenset[str] | None
-    untimed: Mapping[str, int] = field(default_factory=dict[str, int])
+    untimed: Mapping[str, int]
 
 
 def is_report(target: str) -> bool:

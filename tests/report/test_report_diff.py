@@ -170,6 +170,10 @@ def test_a_time_that_leaves_something_out_is_not_compared_with_one_that_does_not
         assert diff.regressions(0) == ()
     longer = copy.deepcopy(part)
     longer["time"]["seconds"] = 4.0
+    otherwise = copy.deepcopy(longer)
+    otherwise["time"]["unknown"] = [{"opcode": "while", "count": 1}]
+    (time,) = compare(side_of(part, "a"), side_of(otherwise, "b")).figures
+    assert (time.name, time.before, time.after) == ("time", None, None)
     (time,) = compare(side_of(part, "a"), side_of(longer, "b")).figures
     assert (time.before, time.after) == (3.0, 4.0)
 
