@@ -25,7 +25,8 @@ _COPIES = frozenset({"copy", "copy-start", "concatenate", "pad", "transpose", "s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many instructions, and the HBM bytes that they move in a step; None is unknown."""
+    """How many instructions, or places of findings, and the HBM bytes that they move in a step; of findings that move
+    nothing those that they hold at the peak. None is unknown."""
 
     count: int = 0
     bytes: int | None = 0
