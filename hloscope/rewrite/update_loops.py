@@ -49,11 +49,10 @@ def _chosen(found: Sequence[Update], action: LoopUpdate, arguments: Collection[s
     known = {update.parameter: update for update in sorted(found, key=lambda u: u.refusal is None)}
     for name in action.parameters:
         update = known.get(name)
-        why = None if update is None else update.refusal
         if name not in arguments:
             why = "the step has no such argument"
-        elif update is None:
-            why = "no loop of the step makes its gradient"
+        else:
+            why = "no loop of the step makes its gradient" if update is None else update.refusal
         if why is not None:
             raise UserError(f"the plan no longer fits: {action.title}: {name}: {why}")
     return [known[name] for name in dict.fromkeys(action.parameters)]
