@@ -65,7 +65,8 @@ class Artifact:
     argument and pytree path, `params['w']`; an argument that the step does not use is no parameter.
     `plan` holds the fields of the plan that was applied to the step, None without one. `compile_seconds` is the
     compiler's time alone, `worker_peak_bytes` the memory of this machine that the worker took at most. `status` is
-    `failed` for what a failed compile left, with what went wrong in `error`.
+    `failed` for what a failed compile left, with what went wrong in `error` and the end of the worker's log in
+    `log_tail`; `is_final` if the compiler itself said so, as it would again, and did not just die.
     """
 
     path: Path
@@ -99,6 +100,8 @@ class Artifact:
     key: str
     status: Literal["ok", "failed"] = "ok"
     error: str | None = None
+    log_tail: str = ""
+    is_final: bool = False
 
     @classmethod
     def load(cls, path: Path) -> Artifact:

@@ -62,9 +62,18 @@ def compile_step(lowered: Any, options: Mapping[str, Any], dump: Path) -> Compil
 def _memory_stats(analysis: Any) -> MemoryStats | None:
     if analysis is None:
         return None
+    return MemoryStats(**{name: getattr(analysis, theirs, None) for name, theirs in _names().items()})
+
+
+def stats_by_their_names(stats: MemoryStats | None) -> dict[str, int | None]:
+    """What is known of a program's memory, under the names that jax has for it."""
+    return {} if stats is None else {theirs: getattr(stats, name) for name, theirs in _names().items()}
+
+
+def _names() -> dict[str, str]:
+    """jax's names of the fields of `MemoryStats`."""
     names = [field.name for field in dataclasses.fields(MemoryStats)]
-    theirs = {name: _STATS_NAMES.get(name, name.replace("_bytes", "_size_in_bytes")) for name in names}
-    return MemoryStats(**{name: getattr(analysis, theirs[name], None) for name in names})
+    return {name: _STATS_NAMES.get(name, name.replace("_bytes", "_size_in_bytes")) for name in names}
 
 
 def refused_option(error: BaseException) -> str | None:

@@ -13,7 +13,8 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 class Event:
     """A stage begins. `seconds` since the capture began; `detail` is a few words for a person, or empty.
 
-    `done` has the detail `cached` or `compiled`; a stored step goes from `lower` to `done` without compiling.
+    `done` has the detail `compiled`, `cached`, or `failed` for a failure that is known from before; a stored step
+    goes from `lower` to `done` without compiling.
     """
 
     stage: Stage

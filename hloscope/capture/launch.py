@@ -63,7 +63,7 @@ def capture_step(
     """
     more = {"fresh": fresh, "arguments": list(arguments), "kernels": kernels}
     request = _request(target, topology, plan) | more
-    return _follow(request, Artifact.load, timeout=timeout, on_event=on_event, stop=stop)
+    return _follow(request, _compiled, timeout=timeout, on_event=on_event, stop=stop)
 
 
 def capture_packed(
@@ -79,7 +79,17 @@ def capture_packed(
     _refuse_within_worker()
     fields = {"file": step.file, "name": step.name, "topology": topology, "plan": _planned(plan)}
     request = fields | {"fresh": fresh, "packed": True}
-    return _follow(request, Artifact.load, timeout=timeout, on_event=on_event, parcel=step.data)
+    return _follow(request, _compiled, timeout=timeout, on_event=on_event, parcel=step.data)
+
+
+def _compiled(path: Path) -> Artifact:
+    """The artifact of a compile that worked. `CompileError` if it is of one that failed, earlier."""
+    artifact = Artifact.load(path)
+    if artifact.status == "failed":
+        raise CompileError(
+            artifact.error or "the compile failed", log_tail=artifact.log_tail, dump_dir=str(path)
+        )
+    return artifact
 
 
 def ask_step(
@@ -143,7 +153,13 @@ def _follow(
             (staging / PARCEL).write_bytes(parcel)
         listings = staging / "machine_code" if request.get("kernels") else None
         run = _Run(
-            staging=staging, store=store, timeout=timeout, on_event=on_event, stop=stop, listings=listings
+            staging=staging,
+            store=store,
+            fresh=bool(request["fresh"]),
+            timeout=timeout,
+            on_event=on_event,
+            stop=stop,
+            listings=listings,
         )
         return read(run.follow({**request, **places}))
     finally:
@@ -198,6 +214,7 @@ class _Run:
 
     staging: Path
     store: Store
+    fresh: bool
     timeout: float | None
     on_event: Callable[[Event], None] | None
     stop: threading.Event | None = None
@@ -348,8 +365,10 @@ class _Run:
             warnings=[w for w in messages.compiler_warnings(self.log) if not messages.out_of_memory(w)],
             status="failed",
             error=error,
+            log_tail=messages.tail(self.log),
+            is_final=self.last is not None,
         )
-        return self.store.keep_failed(failed)
+        return self.store.keep_failed(failed, replace=self.fresh)
 
 
 def death(code: int, during: Stage) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hloscope.capture import lowering, topology_names
+from hloscope.capture.kept import kept_executable
 from hloscope.capture.moving import move, without_mesh
 from hloscope.capture.script import Call, Compiling, run
 from hloscope.capture.step import Step, StepSpec, step_spec
@@ -84,7 +85,8 @@ class _Finder:
     ) -> None:
         self.request, self.channel, self.job, self.topology = request, channel, job, topology
         self.calls: list[Call] = []
-        self.found: list[Artifact] = []
+        self.found: dict[str, Artifact] = {}  # by key: a script may compile the same step several times
+        self.compiled_now: set[str] = set()
         self.is_taking = False
 
     def on_call(self, call: Call) -> None:
@@ -109,7 +111,7 @@ class _Finder:
     def end(self, defined: Mapping[str, Any]) -> None:
         """The script is over: tell what was found."""
         if self.found:
-            self._done(_choose(self.found, self.request.file))
+            self._done(_choose(list(self.found.values()), self.request.file))
         named = [c for c in self.calls if self.request.name in (None, c.name)]
         if self.topology is not None and named and self.request.name is None:
             self._take(max(named, key=lambda call: call.bytes))
@@ -150,18 +152,25 @@ class _Finder:
         _leave()
 
     def _keep(self, compiling: Compiling, name: str, shardings: list[Any], topology: Topology) -> Any:
-        """Compile what the script compiles for TPUs, keep it, and give the script its executable."""
+        """Keep what the script compiles for TPUs, and give the script its executable; of what is in the store, one
+        that is compiled when the script asks for more than its memory."""
         try:
             step = Step(compiling.lowered.compile, compiler_options=compiling.options)
             job = self._job(name, step, topology)
-            # Compiled for the script's sake in any case.
-            shutil.rmtree(Path(self.request.staging) / "dump", ignore_errors=True)
-            artifact, executable = job.compile(compiling.lowered, job.plan(compiling.lowered, shardings))
+            planned = job.plan(compiling.lowered, shardings)
+            artifact = job.stored(planned)
+            if artifact is None:
+                for left in ("dump", "artifact"):  # by an earlier compile
+                    shutil.rmtree(Path(self.request.staging) / left, ignore_errors=True)
+                artifact, executable = job.compile(compiling.lowered, planned)
+                self.compiled_now.add(artifact.key)
+            else:
+                executable = kept_executable(artifact, lambda: compiling.compile(compiling.options))
         except Exception as error:
             self.channel.failed(type(error), error, error.__traceback__)
             raise
-        self.found.append(artifact)
-        if self.request.name is not None:
+        self.found[artifact.key] = artifact
+        if self.request.name is not None or artifact.status == "failed":
             self._done(artifact)
         self.channel.enter("import", detail="script")
         return executable
@@ -173,7 +182,7 @@ class _Finder:
         )
 
     def _done(self, artifact: Artifact) -> NoReturn:
-        self.channel.enter("done", detail="compiled", path=str(artifact.path))
+        self.channel.done(artifact, stored=artifact.key not in self.compiled_now)
         _leave()
 
     def _nothing(self, defined: Mapping[str, Any]) -> str:

@@ -109,17 +109,12 @@ class Store:
         return self.folder / "artifacts" / key
 
     def lookup(self, key: str) -> Artifact | None:
-        """The artifact with this key, marked as used; None if there is none, or its files have changed."""
-        place = self.place(key)
-        artifact = _checked(place)
-        if artifact is None or artifact.key != key or artifact.status != "ok":
-            return None
-        # Another process may drop it this very moment; then its files cannot be touched either.
-        try:
-            os.utime(place / MANIFEST)
-        except FileNotFoundError:
-            return None
-        return artifact
+        """What a compile with this key came to, marked as used: its artifact, else the compiler's final word that it
+        fails. None if there is neither, or its files have changed."""
+        return _used_now(self.place(key), key) or _used_now(self._failed_place(key), key)
+
+    def _failed_place(self, key: str) -> Path:
+        return self.folder / "failed" / key
 
     def publish(self, artifact: Artifact, *, replace: bool = False) -> Artifact:
         """Move a finished artifact from its staging folder to its place, and return what is there then.
@@ -129,9 +124,9 @@ class Store:
         """
         return self._move(artifact, self.place(artifact.key), replace=replace)
 
-    def keep_failed(self, artifact: Artifact) -> Artifact:
-        """Keep what a failed compile left, for the report on it; it is never handed out for its key."""
-        return self._move(artifact, self.folder / "failed" / artifact.key, replace=True)
+    def keep_failed(self, artifact: Artifact, *, replace: bool = False) -> Artifact:
+        """Keep what a failed compile left, as `publish` does; it answers for its key only if it is final."""
+        return self._move(artifact, self._failed_place(artifact.key), replace=replace)
 
     def _move(self, artifact: Artifact, place: Path, *, replace: bool) -> Artifact:
         names = sorted(entry.name for entry in artifact.path.iterdir() if entry.is_file())
@@ -143,7 +138,7 @@ class Store:
         write_artifact(artifact, files)
         place.parent.mkdir(parents=True, exist_ok=True)
         while not _renamed(artifact.path, place):
-            if not replace and (theirs := self.lookup(artifact.key)) is not None:
+            if not replace and (theirs := _used_now(place, artifact.key)) is not None:
                 return theirs
             _set_aside(place, artifact.path)
         self.evict(keep=place)
@@ -181,6 +176,19 @@ def _set_aside(place: Path, beside: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         place.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def _used_now(place: Path, key: str) -> Artifact | None:
+    """What lies at a place, marked as used, if it is sound and an answer for the key."""
+    artifact = _checked(place)
+    if artifact is None or artifact.key != key or not (artifact.status == "ok" or artifact.is_final):
+        return None
+    # Another process may drop it this very moment; then its files cannot be touched either.
+    try:
+        os.utime(place / MANIFEST)
+    except FileNotFoundError:
+        return None
+    return artifact
 
 
 def _checked(place: Path) -> Artifact | None:

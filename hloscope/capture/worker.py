@@ -78,6 +78,11 @@ class Channel:
         self.stage = stage
         self.send({"stage": stage, **more})
 
+    def done(self, artifact: Artifact, *, stored: bool) -> None:
+        """Say the last word of a compile: where its artifact lies, and whether it was there before."""
+        detail = "failed" if artifact.status == "failed" else "cached" if stored else "compiled"
+        self.enter("done", detail=detail, path=str(artifact.path))
+
     def send(self, event: dict[str, object]) -> None:
         """Write one event. A parent that is gone is noticed by `watch_parent`, not here."""
         with contextlib.suppress(BrokenPipeError):
@@ -237,12 +242,14 @@ class Job:
     def finish(self, lowered: Any, shardings: list[Any]) -> Artifact:
         """The artifact of this step: out of the store, or compiled now."""
         planned = self.plan(lowered, shardings)
-        if not self.request.fresh and (stored := self.shelf.lookup(planned.key)) is not None:
-            self.channel.enter("done", detail="cached", path=str(stored.path))
-            return stored
-        published, _ = self.compile(lowered, planned)
-        self.channel.enter("done", detail="compiled", path=str(published.path))
-        return published
+        stored = self.stored(planned)
+        artifact = self.compile(lowered, planned)[0] if stored is None else stored
+        self.channel.done(artifact, stored=stored is not None)
+        return artifact
+
+    def stored(self, planned: Artifact) -> Artifact | None:
+        """What an earlier compile came to, which may have failed; None if there was none, or it is not wanted."""
+        return None if self.request.fresh else self.shelf.lookup(planned.key)
 
     @property
     def shelf(self) -> store.Store:

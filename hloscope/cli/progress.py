@@ -22,6 +22,10 @@ _WORDS = {
     "done": "compiled",
     "failed": "failed",
 }
+_STORED = {
+    "cached": "compiled before, taken from the store",
+    "failed": "failed to compile before, taken from the store",
+}
 
 
 @contextmanager
@@ -38,8 +42,8 @@ def progress(*, quiet: bool) -> Generator[Callable[[Event], None] | None, None, 
 
 def stage_in_words(event: Event) -> str:
     """`compiling`, or `compiled before` for what the store had."""
-    if event.stage == "done" and event.detail == "cached":
-        return "compiled before, taken from the store"
+    if event.stage == "done" and event.detail in _STORED:
+        return _STORED[event.detail]
     if event.stage == "import" and event.detail:
         return {"script": "running the script", "packed": "unpacking the step"}[event.detail]
     return _WORDS.get(event.stage, event.stage)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,8 @@ from hloscope import load
 from hloscope.capture import Artifact, capture_step
 from hloscope.cli.main import main
 from hloscope.errors import CompileError, UserError
+
+WriteStep = Callable[..., str]
 
 BUILDER = """
     @hs.step(topology="v5e:2x4")
@@ -51,29 +54,29 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     assert "is a folder" in message(str(tmp_path))
 
 
-def test_syntax_error(write_step) -> None:
+def test_syntax_error(write_step: WriteStep) -> None:
     path = write_step("x = 1\ndef f(:\n", header="")
     assert message(path) == f"SyntaxError: invalid syntax ({path}:2)"
 
 
-def test_error_while_importing(write_step) -> None:
+def test_error_while_importing(write_step: WriteStep) -> None:
     path = write_step('\n\nraise ValueError("first\\n  second")', header="")
     assert message(path) == f"ValueError: first second ({path}:3)"
 
 
-def test_missing_module(write_step) -> None:
+def test_missing_module(write_step: WriteStep) -> None:
     path = write_step("import no_such_module", header="")
     assert message(path) == f"ModuleNotFoundError: No module named 'no_such_module' ({path}:1)"
 
 
-def test_file_that_exits(write_step) -> None:
+def test_file_that_exits(write_step: WriteStep) -> None:
     path = write_step("import hloscope as hs, sys\nhs.step\nsys.exit(3)", header="")
     assert message(path) == f"the file ended itself: SystemExit(3) ({path}:3)"
     path = write_step("import os\nos._exit(0)", header="")
     assert message(path) == "the file ended the process during import, before the step was compiled"
 
 
-def test_no_step(write_step) -> None:
+def test_no_step(write_step: WriteStep) -> None:
     path = write_step("import hloscope as hs\nhs.step\ndef train_step(topology): ...", header="")
     assert message(path) == f"{path}: no function in it is marked @hs.step (import hloscope as hs)"
     path = write_step("def train_step(topology): ...", header="")
@@ -83,7 +86,7 @@ def test_no_step(write_step) -> None:
     )
 
 
-def test_several_steps(write_step) -> None:
+def test_several_steps(write_step: WriteStep) -> None:
     path = write_step(
         "import hloscope as hs\n@hs.step\ndef dense(t): ...\n@hs.step(name='sparse')\ndef b(t): ...",
         header="",
@@ -93,7 +96,7 @@ def test_several_steps(write_step) -> None:
     assert "name is missing" in message(f"{path}:")
 
 
-def test_imported_steps_do_not_count_beside_own(write_step) -> None:
+def test_imported_steps_do_not_count_beside_own(write_step: WriteStep) -> None:
     write_step("import hloscope as hs\n@hs.step\ndef other(t): ...", header="", name="library.py")
     path = write_step(
         "from library import other\nimport hloscope as hs\n@hs.step\ndef own(t): return 1", header=""
@@ -104,12 +107,12 @@ def test_imported_steps_do_not_count_beside_own(write_step) -> None:
     )
 
 
-def test_builder_that_returns_something_else(write_step) -> None:
+def test_builder_that_returns_something_else(write_step: WriteStep) -> None:
     path = write_step(BUILDER.format(body="return 3"))
     assert message(path) == "broken must return an hs.Step, it returned int"
 
 
-def test_error_while_tracing(write_step) -> None:
+def test_error_while_tracing(write_step: WriteStep) -> None:
     path = write_step("""
         def step(x):
             return x @ jnp.ones((3, 3))
@@ -127,13 +130,13 @@ def test_error_while_tracing(write_step) -> None:
     assert "Traceback (most recent call last)" in caught.value.__notes__[0]
 
 
-def test_wrong_step_points_at_its_line(write_step) -> None:
+def test_wrong_step_points_at_its_line(write_step: WriteStep) -> None:
     path = write_step(BUILDER.format(body="return hs.Step(print, args=(1,), donate_argnums=3)"))
     line = len(Path(path).read_text().splitlines())
     assert message(path) == f"Step: donate_argnums names argument 3, but args has 1 ({path}:{line})"
 
 
-def test_arguments_off_the_topology(write_step) -> None:
+def test_arguments_off_the_topology(write_step: WriteStep) -> None:
     path = write_step(BUILDER.format(body="return hs.Step(lambda x: x, args=(jnp.ones(3),))"))
     assert message(path).startswith("no argument of the step lies on v5e:2x4: give its jax.ShapeDtypeStructs")
     path = write_step(
@@ -157,7 +160,7 @@ def test_wrong_topology(name: str, said: str, train_file: str) -> None:
 
 
 @pytest.mark.tpu_compile
-def test_refused_compiler_option(write_step) -> None:
+def test_refused_compiler_option(write_step: WriteStep) -> None:
     path = write_step(
         BUILDER.format(
             body="return hs.Step(lambda x: x, args=(shaped(topology, (8,)),), compiler_options={'xla_no': 1})"
@@ -167,7 +170,7 @@ def test_refused_compiler_option(write_step) -> None:
 
 
 @pytest.mark.tpu_compile
-def test_out_of_memory_keeps_the_module(write_step, capsys: pytest.CaptureFixture[str]) -> None:
+def test_out_of_memory_keeps_the_module(write_step: WriteStep, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_step("""
         def step(x):
             y = jnp.sin(x @ x.T)
@@ -194,9 +197,19 @@ def test_out_of_memory_keeps_the_module(write_step, capsys: pytest.CaptureFixtur
     assert report.overrun is not None
     assert report.overrun.limit_bytes == failed.hbm_limit_bytes
     assert report.overrun.excess_bytes > 50 << 30
-    # It is a report on a failure, not an answer to the next question: the step is compiled again.
+    # The compiler's word on the step is kept as a compile that worked would be.
+    stages: list[str] = []
+    with pytest.raises(CompileError) as again:
+        capture_step(path, on_event=lambda event: stages.append(event.stage))
+    assert "compile" not in stages
+    told = [(str(e.value), e.value.log_tail, e.value.dump_dir) for e in (again, caught)]
+    assert told[0] == told[1]
+    with pytest.raises(CompileError):
+        capture_step(path, fresh=True, on_event=lambda event: stages.append(event.stage))
+    assert "compile" in stages
     assert main(["analyze", path]) == 3
     out, err = capsys.readouterr()
+    assert "failed to compile before, taken from the store" in err
     assert err.splitlines()[-1].startswith("error: the step does not fit: it needs 74.")
     lines = out.splitlines()
     assert any("total" in line and line.endswith("59.2 GiB too much") for line in lines)
@@ -209,7 +222,7 @@ def test_out_of_memory_keeps_the_module(write_step, capsys: pytest.CaptureFixtur
     assert lines[over + 1].startswith("  HS308  74.5 GiB  bf16[200000,200000] dominates the peak")
 
 
-def test_abort(write_step) -> None:
+def test_abort(write_step: WriteStep) -> None:
     path = write_step(BUILDER.format(body="print('my last words'); os.abort()"))
     with pytest.raises(CompileError, match=r"^the worker died of SIGABRT during build$") as caught:
         capture_step(path)
@@ -219,7 +232,7 @@ def test_abort(write_step) -> None:
 
 
 @pytest.mark.tpu_compile
-def test_abort_during_the_compile_keeps_the_module(write_step) -> None:
+def test_abort_during_the_compile_keeps_the_module(write_step: WriteStep) -> None:
     path = write_step("""
         compile_only = jax.stages.Lowered.compile
 
@@ -237,22 +250,27 @@ def test_abort_during_the_compile_keeps_the_module(write_step) -> None:
         capture_step(path)
     assert caught.value.dump_dir is not None
     assert Artifact.load(Path(caught.value.dump_dir)).status == "failed"
+    # Whoever ended it may not do so again.
+    stages: list[str] = []
+    with pytest.raises(CompileError, match="the worker died of SIGABRT during compile"):
+        capture_step(path, on_event=lambda event: stages.append(event.stage))
+    assert "compile" in stages
 
 
-def test_kill(write_step) -> None:
+def test_kill(write_step: WriteStep) -> None:
     path = write_step(BUILDER.format(body="os.kill(os.getpid(), signal.SIGKILL)"))
     assert message(path, CompileError) == (
         "the worker was killed (SIGKILL) during build: probably out of memory on this machine"
     )
 
 
-def test_timeout(write_step) -> None:
+def test_timeout(write_step: WriteStep) -> None:
     path = write_step("import time\ntime.sleep(600)", header="")
     said = message(path, CompileError, timeout=0.5)
     assert re.fullmatch("gave up after 0.5 s, during (start|import)", said)
 
 
-def test_the_users_own_children_go_too(write_step, tmp_path: Path) -> None:
+def test_the_users_own_children_go_too(write_step: WriteStep, tmp_path: Path) -> None:
     path = write_step(
         f"import subprocess, pathlib\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\nraise ValueError",
@@ -264,7 +282,7 @@ def test_the_users_own_children_go_too(write_step, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_outlives_the_parent(
-    how: signal.Signals, write_step, tmp_path: Path, store_folder: Path
+    how: signal.Signals, write_step: WriteStep, tmp_path: Path, store_folder: Path
 ) -> None:
     pid_file = tmp_path / "pid"
     path = write_step(
@@ -296,14 +314,14 @@ def is_gone(pid: int) -> bool:
     return state.stdout.strip().startswith("Z") or not state.stdout.strip()
 
 
-def wait_for(condition, seconds: float = 10) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
 
 
-def test_a_step_without_a_topology_says_what_to_give(write_step) -> None:
+def test_a_step_without_a_topology_says_what_to_give(write_step: WriteStep) -> None:
     path = write_step(
         "@hs.step\ndef train_step(topology):\n    return None\n", header="import hloscope as hs\n"
     )
@@ -311,7 +329,7 @@ def test_a_step_without_a_topology_says_what_to_give(write_step) -> None:
     assert message(path) == text
 
 
-def test_a_file_that_analyzes_itself_is_told_so(write_step) -> None:
+def test_a_file_that_analyzes_itself_is_told_so(write_step: WriteStep) -> None:
     path = write_step(
         "@hs.step(topology='v5e:2x4')\ndef train_step(topology):\n    return None\n\nhs.load(__file__)\n",
         header="import hloscope as hs\n",
@@ -320,7 +338,7 @@ def test_a_file_that_analyzes_itself_is_told_so(write_step) -> None:
 
 
 def test_a_timeout_ends_the_users_children_too(
-    write_step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_step: WriteStep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = tmp_path / "pid"
     path = write_step(
@@ -340,7 +358,7 @@ def test_a_timeout_ends_the_users_children_too(
     wait_for(lambda: is_gone(int(pid.read_text())))
 
 
-def test_sys_exit_in_traced_code_ends_it_threads_or_not(write_step) -> None:
+def test_sys_exit_in_traced_code_ends_it_threads_or_not(write_step: WriteStep) -> None:
     path = write_step("""
         import threading
         threading.Thread(target=time.sleep, args=(600,)).start()
@@ -355,12 +373,12 @@ def test_sys_exit_in_traced_code_ends_it_threads_or_not(write_step) -> None:
     assert path in said
 
 
-def test_a_hook_of_the_users_own_hides_no_error(write_step) -> None:
+def test_a_hook_of_the_users_own_hides_no_error(write_step: WriteStep) -> None:
     path = write_step("import sys\nsys.excepthook = lambda *_: None\nraise ValueError('mine')", header="")
     assert message(path) == f"ValueError: mine ({path}:3)"
 
 
-def test_a_full_disk(write_step) -> None:
+def test_a_full_disk(write_step: WriteStep) -> None:
     path = write_step("""
         import pathlib
 
@@ -379,7 +397,7 @@ def test_a_full_disk(write_step) -> None:
 
 
 @pytest.mark.tpu_compile
-def test_a_module_that_could_not_be_written_whole_is_not_kept(write_step) -> None:
+def test_a_module_that_could_not_be_written_whole_is_not_kept(write_step: WriteStep) -> None:
     """The compiler is silent about it: kept, the half would be handed out for the step from then on."""
     body = """
         import resource
@@ -397,14 +415,14 @@ def test_a_module_that_could_not_be_written_whole_is_not_kept(write_step) -> Non
 
 
 @pytest.mark.parametrize("flags", ["--xla_nonsense=1", "--xla_backend_optimization_level=banana"])
-def test_flags_that_xla_refuses(flags: str, write_step, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_that_xla_refuses(flags: str, write_step: WriteStep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", flags)
     said = message(write_step("import jax\njax.devices('cpu')", header=""))
     assert said.startswith("the compiler refuses a flag: ")
     assert flags.split("=")[0].strip("-") in said
 
 
-def test_two_hloscopes_that_are_ended_leave_nothing(write_step, tmp_path: Path) -> None:
+def test_two_hloscopes_that_are_ended_leave_nothing(write_step: WriteStep, tmp_path: Path) -> None:
     path = write_step("import time\ntime.sleep(600)", header="")
     command = [sys.executable, "-m", "hloscope.cli.main", "analyze", path, "--json", str(tmp_path / "r.json")]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -421,7 +439,7 @@ def test_two_hloscopes_that_are_ended_leave_nothing(write_step, tmp_path: Path) 
 
 
 @pytest.mark.tpu_compile
-def test_arguments_that_nothing_places_are_told(write_step) -> None:
+def test_arguments_that_nothing_places_are_told(write_step: WriteStep) -> None:
     path = write_step("""
         @hs.step(topology="v5e:2x4")
         def half(topology):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hloscope import load
-from hloscope.capture import capture_step
+from hloscope.capture import Event, capture_step
 from hloscope.capture.script import is_step_file
 from hloscope.cli.main import main
 from hloscope.errors import UserError
@@ -150,6 +150,72 @@ def test_every_tpu_compile_of_a_script_is_kept(
         {"data": 8},
     )
     assert "called: small_step" not in message(f"{path}:nope")
+
+
+COUNTED = """
+    import jax, jax.numpy as jnp
+    from jax.experimental import topologies
+    from jax.sharding import SingleDeviceSharding
+
+    def count(event, seconds, **more):
+        if event == "/jax/core/compile/backend_compile_duration":
+            open({counted!r}, "a").write("1")
+
+    devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices
+    shape = jax.ShapeDtypeStruct((512, 512), jnp.bfloat16, sharding=SingleDeviceSharding(devices[0]))
+    lowered = jax.jit(lambda x: jnp.sin(x @ x.T)).lower(shape)
+    jax.monitoring.register_event_duration_secs_listener(count)
+    step = lowered.compile()
+    lowered.compile()
+    try:
+        {uses}
+    except (AttributeError, RuntimeError, TypeError) as error:
+        print(error)  # it cannot run here, whoever says so
+    open({counted!r}, "a").write(" ")
+"""
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize(
+    ("uses", "again"),
+    [
+        ("print(step.memory_analysis().temp_size_in_bytes, step.memory_analysis())", ""),
+        ("step.memory_analysis().no_such_figure", "1"),
+        ("step.cost_analysis(); step.as_text()", "1"),
+        ("step(3)", ""),
+    ],
+)
+def test_what_a_script_compiles_for_tpus_is_compiled_once(
+    uses: str, again: str, write_step: WriteStep, tmp_path: Path
+) -> None:
+    counted = tmp_path / "compiles"
+    path = write_step(COUNTED.format(counted=str(counted), uses=uses), header="")
+    first = capture_step(path)
+    counted.write_text("")
+    events: list[Event] = []
+    assert capture_step(path, on_event=events.append) == first
+    assert counted.read_text() == f"{again} "
+    assert ("compile" in {e.stage for e in events}, events[-1].detail) == (False, "cached")
+
+
+@pytest.mark.tpu_compile
+def test_that_a_script_does_not_fit_is_found_out_once(
+    write_step: WriteStep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = AOT.replace("(512, 512)", "(200_000, 1024)").replace(
+        "jnp.sin(x @ x.T)", "((y := jnp.sin(x @ x.T)) @ y)"
+    )
+    path = write_step(body.replace("small = ", "# "), header="", name="large.py")
+    said: list[tuple[str, str]] = []
+    err = ""
+    for _ in range(2):
+        assert main(["analyze", path]) == 3
+        out, err = capsys.readouterr()
+        said.append((out, err.splitlines()[-1]))
+    assert said[0] == said[1]
+    assert said[0][1].startswith("error: the step does not fit")
+    assert "failed to compile before, taken from the store" in err
+    assert "compiling" not in err
 
 
 @pytest.mark.tpu_compile
