@@ -78,6 +78,8 @@ def judging(analyses: Analyses, rules: Iterable[Rule]) -> tuple[str, ...]:
 def _has(analyses: Analyses, need: Need | None) -> bool:
     if need == "memory":
         return analyses.memory.peak_bytes is not None
+    if need == "schedule":
+        return analyses.module.is_scheduled
     if need == "times":
         return analyses.step_time.seconds is not None and not analyses.step_time.unknown
     return need is None or analyses.chip is not None

@@ -62,7 +62,7 @@ class Finding:
 
 
 # What a rule cannot judge without: the buffer assignment, the time of every part of the step, the chip.
-Need = Literal["memory", "times", "chip"]
+Need = Literal["memory", "times", "chip", "schedule"]
 
 # A check takes the analyses, and its options as keywords with defaults.
 Check = Callable[..., Iterable[Finding]]

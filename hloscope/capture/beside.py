@@ -24,8 +24,10 @@ Ending = Literal["done", "out of memory", "unfinished"]
 
 _STEM = re.compile(
     r"(?P<stem>(?:\d+\.)?module_\d+\..+?\.)(?P<platform>cpu_|(?:sm_[\d.]+_|gfx\w+_)?gpu_)?"
-    r"(?P<stage>after_optimizations|before_optimizations)\.(?:hlo\.pb|txt|hlo)(?:\.gz)?"
+    r"(?P<stage>after_optimizations|before_optimizations|oom_intermediate_module)\.(?:hlo\.pb|txt|hlo)(?:\.gz)?"
 )
+# The module as it stood when memory ran out.
+_OUT_OF_MEMORY = "oom_intermediate_module"
 # libtpu's own names for generations, in its variants; tpu7x has a number in place of a name (0.0.42 and 0.0.50).
 _CHIPS = {
     ("JELLYFISH", ""): "v2",
@@ -63,8 +65,8 @@ def look_beside(path: Path) -> Beside:
     """What the folder of a dumped module tells of it. `OSError` if the folder cannot be read."""
     named = _STEM.fullmatch(path.name)
     if named is None:
-        return Beside()
-    stem, optimized = named["stem"], named["stage"] == "after_optimizations"
+        return Beside(ending="out of memory" if _OUT_OF_MEMORY in path.name else None)
+    stem, optimized = named["stem"], named["stage"] != "before_optimizations"
     platform = {"c": "cpu", "s": "gpu", "g": "gpu"}.get((named["platform"] or "")[:1])
     names = {entry.name.removeprefix(stem) for entry in path.parent.iterdir() if entry.name.startswith(stem)}
     if platform is not None:
@@ -81,7 +83,7 @@ def look_beside(path: Path) -> Beside:
 
 
 def _ending(names: set[str]) -> Ending | None:
-    if any(name.startswith("oom_intermediate_module") for name in names):
+    if any(name.startswith(_OUT_OF_MEMORY) for name in names):
         return "out of memory"
     if any(name.startswith(("after_codegen", "transfer_stats")) for name in names):
         return "done"

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -119,12 +120,8 @@ def _is_part(path: str, folder: str) -> bool:
     """Whether a file belongs to the dump or artifact in a folder; what was written beside that before does not."""
     from hloscope.report.dumps import belongs_to_dump
 
-    inside = os.path.dirname(path)
-    return (
-        folder in (inside, os.path.dirname(inside))
-        and os.path.isfile(path)
-        and belongs_to_dump(os.path.basename(path))
-    )
+    inside = Path(folder) in Path(path).parents
+    return inside and os.path.isfile(path) and belongs_to_dump(os.path.basename(path))
 
 
 def _file_of(target: str) -> str:

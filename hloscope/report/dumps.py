@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import filecmp
+import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,15 +23,21 @@ _DUMPED = re.compile(
 _PROTO = re.compile(r"(?P<stem>.+?)(?:\.hlo)?\.pb(?:\.gz)?")
 # Taken out of a dump and named anew; text is worth a look under its own stage's name only.
 _OPTIMIZED = re.compile(r"(?P<stem>(?:.*[._])?after_optimizations)(?:(?:\.hlo)?\.pb|\.(?:hlo|txt))(?:\.gz)?")
+# XProf's name of a module that it found in a profile.
+_PROFILED = re.compile(r"(?P<stem>.+)\.hlo_proto\.pb(?:\.gz)?")
 # Between two passes, or not a module at all.
 _OTHER = re.compile(
     r"before_optimizations|memory-usage-report|buffer-assignment|oom_intermediate|after_codegen"
     r"|_(?:before|after)_buffer_assignment|\.config\.|debug_options|\b(?:topology|compile_options)\.pb"
+    r"|xplane\.pb|_stats\.pb|overview_page\.pb"  # a profile, and what XProf makes of one
 )
 MANIFEST = "artifact.json"  # of a folder of hloscope's own
 # A step stands among the small modules that a program compiles on its way: this much larger, it is meant.
 _DOMINATES = 4
 _MOST_LISTED = 20
+# XProf's logs have their modules in LOGDIR/plugins/profile/RUN. Deeper, and in whole disks, nobody keeps a dump.
+_DEEPEST = 5
+_MOST_ENTRIES = 200_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +85,7 @@ def choose(folder: Path, module: str | None) -> tuple[Dumped, str | None]:
 
 def belongs_to_dump(name: str) -> bool:
     """Whether a file of a folder, by its name, is a module that may be read from there, or says what lies there."""
-    return name == MANIFEST or any(kind.fullmatch(name) for kind in (_DUMPED, _OPTIMIZED, _PROTO))
+    return name == MANIFEST or _DUMPED.fullmatch(name) is not None or _stem(name) is not None
 
 
 def _same(one: Dumped, other: Dumped) -> bool:
@@ -87,31 +94,55 @@ def _same(one: Dumped, other: Dumped) -> bool:
 
 
 def dumped_modules(folder: Path) -> list[Dumped]:
-    """Every module of a folder, or of its subfolders if it has none itself, largest first.
+    """Every module of a folder, largest first; if it has none itself those of its subfolders, or of theirs.
 
     A module that only its text is there of is taken from that, and one that did not get through the
     compiler's passes as it was before them. Other protos count where nothing is named as XLA names a dump.
     """
-    found = _modules(folder.iterdir(), folder) or _modules(_below(folder), folder)
+    found: list[Dumped] = []
+    for files in _levels(folder):
+        if found := _modules(files, folder):
+            break
     labels = Counter(d.label for d in found)
     told = (d if labels[d.label] == 1 else replace(d, label=str(d.path.relative_to(folder))) for d in found)
     return sorted(told, key=lambda d: (-d.bytes, d.label))
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    return (f for sub in folder.iterdir() if sub.is_dir() for f in sub.iterdir())
+def _levels(folder: Path) -> Iterator[list[Path]]:
+    """The files of a folder, then those of all folders in it, then in those, each folder once wherever links lead.
+
+    Raises UserError where a search would take too long, OSError for a folder that cannot be read.
+    """
+    level, seen, entries = [folder], {folder.resolve()}, 0
+    for depth in range(_DEEPEST + 1):
+        files: list[Path] = []
+        below: list[Path] = []
+        for place in level:
+            if depth and entries > _MOST_ENTRIES:
+                raise UserError(
+                    f"no module in the first {entries:,} files below {folder}: name the folder that the dump is in"
+                )
+            with os.scandir(place) as listed:
+                for entry in listed:
+                    entries += 1
+                    # Not `entry.is_dir`, which raises for a link to itself.
+                    (below if os.path.isdir(entry) else files).append(Path(entry.path))
+        yield files
+        level: list[Path] = []
+        for place in sorted(below):
+            if (real := place.resolve()) not in seen:
+                seen.add(real)
+                level.append(place)
 
 
-def _modules(files: Iterator[Path], folder: Path) -> list[Dumped]:
+def _modules(files: Iterable[Path], folder: Path) -> list[Dumped]:
     dumped: dict[Path, list[Path]] = defaultdict(list)
     loose: list[Path] = []
     for file in sorted(files):
         if named := _DUMPED.fullmatch(file.name):
             if file.is_file():
                 dumped[file.parent / named["stem"]].append(file)
-        elif (_PROTO.fullmatch(file.name) or _OPTIMIZED.fullmatch(file.name)) and not _OTHER.search(
-            file.name
-        ):
+        elif _stem(file.name) is not None and not _OTHER.search(file.name):
             loose += [file] if file.is_file() else []
     found = [_dumped(sorted(paths, key=_worth), folder) for paths in dumped.values()]
     if any(d.optimized for d in found):
@@ -127,7 +158,7 @@ def _worth(path: Path) -> tuple[bool, bool, bool]:
 
 def _best(loose: list[Path]) -> list[Path]:
     """Those named as optimized, protos rather than text; where there are none, all protos."""
-    optimized = [f for f in loose if _OPTIMIZED.fullmatch(f.name)]
+    optimized = [f for f in loose if _OPTIMIZED.fullmatch(f.name) or _PROFILED.fullmatch(f.name)]
     protos = [f for f in optimized if _PROTO.fullmatch(f.name)]
     return protos or [f for f in loose if _PROTO.fullmatch(f.name)] or optimized
 
@@ -145,9 +176,14 @@ def _dumped(paths: Sequence[Path], folder: Path) -> Dumped:
 
 
 def _loose(path: Path, folder: Path) -> Dumped:
-    named = _PROTO.fullmatch(path.name) or _OPTIMIZED.fullmatch(path.name)
-    stem = named["stem"] if named else path.name
+    stem = _stem(path.name) or path.name
     return Dumped(paths=(path,), label=_label(path, folder, stem), module=stem, bytes=_unpacked_size(path))
+
+
+def _stem(name: str) -> str | None:
+    """The name of a module that is not named as XLA names a dump, without its ending; None if it is none."""
+    found = (kind.fullmatch(name) for kind in (_OPTIMIZED, _PROFILED, _PROTO))
+    return next((named["stem"] for named in found if named), None)
 
 
 def _label(path: Path, folder: Path, name: str) -> str:

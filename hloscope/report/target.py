@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from hloscope.capture import Artifact
 
 _STEP = re.compile(r".+\.py(?::[^:/]*)?", re.DOTALL)
+_UNOPTIMIZED = "this is the module before optimization: what runs, and its memory, is not decided in it"
+# What the compiler dumps of a module, beside its proto, without the buffer assignment.
+_WITHOUT_MEMORY = re.compile(
+    r"(?P<stem>.*?)(?:after_optimizations\.(?:txt|hlo)|oom_intermediate_module\.(?:txt|hlo|hlo\.pb))(?:\.gz)?"
+)
 _PACKED = {b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"(\xb5/\xfd": "zstd", b"PK\x03\x04": "ZIP"}
 
 
@@ -56,7 +61,8 @@ def open_hlo(target: str, *, module: str | None = None) -> Opened:
     if not there:
         raise UserError(f"there is no file or folder {target}")
     _refuse_other(path)
-    return open_dumped(_checked(read_hlo(path), module), target)
+    file = _checked(read_hlo(path), module)
+    return open_dumped(file, target, _knows_more(file))
 
 
 def left_behind(target: str, error: CompileError) -> Opened:
@@ -72,14 +78,47 @@ def left_behind(target: str, error: CompileError) -> Opened:
 
 
 def open_dumped(file: HloFile, source: str, notes: tuple[str, ...] = ()) -> Opened:
-    """A module that was read from a dump, with what stands beside it."""
+    """A module that was read from a dump, or an artifact's folder, with what stands beside it."""
+    record, doubt = _record(file.path)
+    if record is not None:
+        if file.path.name == record.hlo_path.name:
+            return Opened(source=source, file=file, artifact=record, notes=notes)
+        # Its figures are those of the module that came of this one.
+        record = replace(record, memory_stats=None, schedule_path=None)
+        return Opened(source=source, file=file, artifact=record, notes=(*notes, _UNOPTIMIZED))
+    notes += doubt
     try:
         beside = look_beside(file.path)
     except OSError:  # the file was read; that its folder cannot be listed takes nothing away
         beside = Beside()
     if not beside.optimized:
-        notes += ("this is the module before optimization: what runs, and its memory, is not decided in it",)
+        notes += (_UNOPTIMIZED,)
     return Opened(source=source, file=file, notes=notes, beside=beside)
+
+
+def _record(path: Path) -> tuple[Artifact | None, tuple[str, ...]]:
+    """The record of the artifact that a file is of; None if it is of none, with a note if the record is damaged."""
+    if not (path.parent / MANIFEST).is_file():
+        return None, ()
+    from hloscope.capture import Artifact
+
+    try:
+        record = Artifact.load(path.parent)
+    except UserError as error:
+        return None, (f"how this was compiled is not known: {error}",)
+    files = (record.hlo_path, record.before_hlo_path)
+    return (record if path.name in {f.name for f in files if f} else None), ()
+
+
+def _knows_more(file: HloFile) -> tuple[str, ...]:
+    """A note where the compiler dumped the same module with its memory, too."""
+    named = _WITHOUT_MEMORY.fullmatch(file.path.name)
+    if named is None or file.buffer_assignment is not None:
+        return ()
+    whole = [
+        file.path.with_name(f"{named['stem']}after_optimizations.hlo.pb{packed}") for packed in ("", ".gz")
+    ]
+    return tuple(f"the memory is in the proto beside this: {w.name}" for w in whole if w.is_file())
 
 
 def _open_folder(folder: Path, target: str, module: str | None) -> Opened:

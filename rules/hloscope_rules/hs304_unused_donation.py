@@ -11,7 +11,7 @@ from hloscope.units import size
 from hloscope_rules._family import Site, fold
 
 
-@rule(code="HS304", name="unused-donation", severity=Severity.WARNING)
+@rule(code="HS304", name="unused-donation", severity=Severity.WARNING, needs="schedule")
 def unused_donation(analyses: Analyses, *, smallest_bytes: int = 1 << 20) -> Iterable[Finding]:
     """An argument is donated to the step, but no output takes over its memory.
 

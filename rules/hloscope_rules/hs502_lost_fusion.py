@@ -13,7 +13,7 @@ from hloscope.units import size
 from hloscope_rules._family import Site, fold, in_phase
 
 
-@rule(code="HS502", name="lost-fusion", severity=Severity.INFO)
+@rule(code="HS502", name="lost-fusion", severity=Severity.INFO, needs="schedule")
 def lost_fusion(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterable[Finding]:
     """One elementwise pass writes an array to HBM that only one other elementwise pass reads.
 
@@ -21,7 +21,7 @@ def lost_fusion(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterabl
     Finds results in HBM of elementwise operations and fusions (no matmul, reduction, gather, or move across rows in
     them) whose only reader is elementwise as well, and names the edge between the two: the layout change or copy that
     stands on it, or that layouts differ, or that nothing in the module tells why. What the first only widens is left
-    to HS306.
+    to HS306. A module without a schedule is left alone: the compiler has not fused yet.
 
     ## Why is this bad
     In one pass the array would stay in registers. It is written and read once for nothing and has a buffer of its own.
@@ -44,6 +44,8 @@ def lost_fusion(analyses: Analyses, *, smallest_bytes: int = 8 << 20) -> Iterabl
     ## Options
     - `smallest_bytes`: size of the array below which it is left alone
     """
+    if not analyses.module.is_scheduled:
+        return
     families: dict[tuple[str, str, str], list[Edge]] = {}
     for edge in lost_edges(analyses.module, smallest_bytes):
         if widened_from(edge.producer, edge.index) is not None:

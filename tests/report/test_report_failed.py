@@ -14,6 +14,7 @@ from hloscope import load
 from hloscope.capture.beside import look_beside
 from hloscope.cli.main import main
 from hloscope.errors import UserError
+from hloscope.hlo import HloFile, protos
 from hloscope.report.terminal import draw
 from hloscope.report.text import render
 
@@ -88,6 +89,32 @@ def test_out_of_memory_of_an_unknown_chip(dump: Path, capsys: pytest.CaptureFixt
     assert analyze(dump / f"{STEM}after_optimizations.hlo.pb.gz") == 3
     assert capsys.readouterr().err.endswith("it needs 24.4 GiB of device memory (HBM)\n")
     assert load(dump).overrun is None
+
+
+@pytest.mark.parametrize(
+    "name", [f"{STEM}oom_intermediate_module.hlo.pb", "my_oom_intermediate_module.hlo.pb"]
+)
+def test_the_module_that_ran_out_of_memory_alone(
+    name: str, shared_dump: Callable[[str], HloFile], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the compiler leaves it, it has no buffer assignment."""
+    proto = shared_dump("oom").module.proto
+    (tmp_path / name).write_bytes(protos.HloProto(hlo_module=proto).SerializeToString())
+    assert analyze(tmp_path / name) == 3
+    said = "the step does not fit: it needs more device memory (HBM) than there is"
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
+@pytest.mark.parametrize("stage", ["after_optimizations.txt", "oom_intermediate_module.txt.gz"])
+def test_text_beside_a_proto_says_where_the_memory_is(stage: str, dump: Path) -> None:
+    text = b"HloModule jit_step\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
+    place = dump / f"{STEM}{stage}"
+    place.write_bytes(gzip.compress(text) if stage.endswith(".gz") else text)
+    whole = f"{STEM}after_optimizations.hlo.pb.gz"
+    assert f"the memory is in the proto beside this: {whole}" in load(place).target.warnings
+    assert not any("memory is in" in note for note in load(dump / whole).target.warnings)
+    (dump / whole).unlink()
+    assert not any("memory is in" in note for note in load(place).target.warnings)
 
 
 def test_another_failure(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,10 +29,10 @@ def example_of(code: str) -> str:
 
 
 def module_of(text: str) -> Module:
-    """The module of a text; one without an entry has its instructions behind its last computation."""
+    """The module of a text; one without an entry has its instructions behind its last computation, as they run."""
     if "ENTRY" not in text:
         before, closing, body = re.sub(r"^ *\}$", "}", text, flags=re.MULTILINE).rpartition("\n}\n")
-        text = f"HloModule example\n{before}{closing}\nENTRY main {{\n{body}\n}}\n"
+        text = f"HloModule example, is_scheduled=true\n{before}{closing}\nENTRY main {{\n{body}\n}}\n"
     proto = parse_text(text.encode(), "example.txt")
     # A text tells how many devices there are, not which ones.
     for device in range(proto.device_assignment.computation_count):

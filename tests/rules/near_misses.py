@@ -465,6 +465,14 @@ ENTRY main {
             a = bf16[4096,4096]{1,0:S(1)} exponential(x)
             ROOT b = bf16[4096,4096] negate(a)
         """,
+        "before the passes nothing is fused": """
+HloModule before
+ENTRY main {
+  x = bf16[4096,4096] parameter(0)
+  a = bf16[4096,4096] exponential(x)
+  ROOT b = bf16[4096,4096] negate(a)
+}
+        """,
     },
     "HS503": {
         "a copy for another operation": """
