@@ -92,7 +92,7 @@ class _Finder:
     def on_call(self, call: Call) -> None:
         self.calls.append(call)
         if self._is_meant(call):
-            self._take(call)
+            self._take(call, f"the first call of {call.name}")
 
     def on_compile(self, compiling: Compiling) -> Any:
         if self.is_taking:  # our own, not the script's
@@ -114,7 +114,8 @@ class _Finder:
             self._done(_choose(list(self.found.values()), self.request.file))
         named = [c for c in self.calls if self.request.name in (None, c.name)]
         if self.topology is not None and named and self.request.name is None:
-            self._take(max(named, key=lambda call: call.bytes))
+            largest = max(named, key=lambda call: call.bytes)
+            self._take(largest, f"no call looks like a training step: the largest, of {largest.name},")
         raise UserError(self._nothing(defined))
 
     def _is_meant(self, call: Call) -> bool:
@@ -122,8 +123,8 @@ class _Finder:
             return False
         return call.updates if self.request.name is None else call.name == self.request.name
 
-    def _take(self, call: Call) -> NoReturn:
-        """Compile a call for the topology; the script is stopped where it stands."""
+    def _take(self, call: Call, which: str) -> NoReturn:
+        """Compile a call for the topology; the script is stopped where it stands. `which` says why this one."""
         assert self.topology is not None
         self.is_taking = True
         try:
@@ -132,7 +133,7 @@ class _Finder:
             others = dict.fromkeys(c.name for c in self.calls if c.name != call.name)
             also = f"; it called {', '.join(others)} before" if others else ""
             self.channel.warnings.append(
-                f"the first call of {call.name} was taken as the step and moved to {self.topology.name}{also}; "
+                f"{which} was taken as the step and moved to {self.topology.name}{also}; "
                 f"{Path(self.request.file).name}:NAME takes another"
             )
             if moved.mesh is None and self.topology.num_devices > 1:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.cli.output import JsonOutput, write_text
 from hloscope.errors import UserError
+from hloscope.report.escape import printable
 from hloscope.report.verdict import parse_codes
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ _NOTHING = (
     "the command compiled nothing that was dumped: it may run no jax.jit function, set XLA_FLAGS itself, compile on "
     "other machines or before it started, or take its executables from a cache"
 )
+
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +119,15 @@ def _tell(ran: Ran, found: Sequence[Captured], request: Request) -> None:
 
 
 def _nothing(ran: Ran, module: str | None) -> str:
-    if module is not None and ran.fresh:
-        return f"the command compiled no module with a name like {module!r}; the dump is in {ran.folder}"
-    return _NOTHING
+    from hloscope.report.captured import module_names
+
+    if module is None or not (names := module_names(ran)):
+        return _NOTHING
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return (
+        f"the command compiled no module with a name like {module!r}, but "
+        f"{printable(', '.join(names[:_MOST_NAMED]))}{more}; the dump is in {ran.folder}"
+    )
 
 
 def _remove_empty(folder: Path) -> None:

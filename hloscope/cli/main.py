@@ -152,6 +152,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         )
     except _UsageError as error:
         return _misused(error)
+    if command == _INTERRUPTED:  # typer's own answer to Ctrl-C while it reads the command line
+        raise KeyboardInterrupt
     # Help and the version have been printed, and leave an exit code.
     code: object = command() if callable(command) else command
     return code if isinstance(code, int) else 0

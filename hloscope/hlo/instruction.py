@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hloscope.hlo.neighbourhood import Neighbourhood
 
 # What most of a module is; a look at a field of each costs.
-_CALL_NOTHING = frozenset({
+CALL_NOTHING = frozenset({
     "parameter", "get-tuple-element", "tuple", "bitcast", "broadcast", "convert", "add", "multiply", "subtract",
     "divide", "negate", "exponential", "maximum", "minimum", "compare", "select", "and", "or", "slice", "pad",
     "reshape", "transpose", "iota", "copy", "copy-start", "copy-done", "dot", "convolution", "dynamic-slice",
@@ -89,7 +89,7 @@ class Instruction:
         self.shape = module.shapes[proto.shape]
         # Slices: to iterate over a repeated field is a call for each item, and an exception at its end.
         operands = proto.operand_ids[:]
-        called = () if self.opcode in _CALL_NOTHING else proto.called_computation_ids[:]
+        called = () if self.opcode in CALL_NOTHING else proto.called_computation_ids[:]
         try:
             self.operands = tuple([before[i] for i in operands]) if operands else ()
         except KeyError:
@@ -144,7 +144,7 @@ class Instruction:
 
     @property
     def source(self) -> SourceFrame | None:
-        """The innermost frame that is not inside jax itself, or None."""
+        """The innermost frame in the user's own code, not inside jax or hloscope, or None."""
         frame = self.proto.metadata.stack_frame_id
         if frame:
             return self.module.stack_frames.user_frame(frame)

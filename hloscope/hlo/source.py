@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 # A stack deeper than this is damage (a cycle), not a program.
 _DEEPEST = 500
+# jax, Python's own start of a script, and what of hloscope traces and changes a step on its way to the compiler.
+_FOREIGN = re.compile(r"/jax/|^<frozen |(?:^|/)hloscope/(?:capture|rewrite)/\w+\.py$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,11 @@ class StackFrames:
         return known
 
     def user_frame(self, frame_id: int) -> SourceFrame | None:
-        """The innermost frame of a stack that is not inside jax itself, else the innermost; None of no stack."""
+        """The innermost frame of a stack that is in the user's own code, else the innermost; None of no stack."""
         if frame_id not in self._user:
             # Most stacks are asked for this frame only, which is near their inner end.
-            inside = next((f for f in self._walk(frame_id) if "/jax/" not in f.file), None)
-            self._user[frame_id] = inside or next(self._walk(frame_id), None)
+            own = next((f for f in self._walk(frame_id) if not _FOREIGN.search(f.file)), None)
+            self._user[frame_id] = own or next(self._walk(frame_id), None)
         return self._user[frame_id]
 
     def _walk(self, frame_id: int) -> Iterator[SourceFrame]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from hloscope.hlo import protos
+from hloscope.hlo.instruction import CALL_NOTHING
 from hloscope.hlo.text_async import unwrap
 from hloscope.hlo.text_attributes import CALLS, set_argument, set_attribute
 from hloscope.hlo.text_infer import inferred_shape
@@ -261,8 +262,11 @@ class ComputationReader:
 
     def _attributes(self, proto: protos.Instruction) -> None:
         for name, value, start in self.scanner.attributes():
-            if name in CALLS and _INLINE.match(value):
-                value = self._inline(proto.name, start)
+            if name in CALLS:
+                if proto.opcode in CALL_NOTHING:
+                    raise self.scanner.error(f"{name}: {proto.opcode} calls nothing", start)
+                if _INLINE.match(value):
+                    value = self._inline(proto.name, start)
             try:
                 set_attribute(self, proto, name, value)
             except ValueError as error:

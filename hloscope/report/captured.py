@@ -40,14 +40,22 @@ def read_captured(
 
     `chosen` is searched in module names. Raises UserError if the folder cannot be read.
     """
+    wanted = [d for d in _dumped(ran) if chosen is None or chosen.search(d.module)]
+    found = _folded([_read(d, build) for d in wanted])
+    return sorted(found, key=lambda c: (not c.is_for_tpu, -c.bytes, c.label))
+
+
+def module_names(ran: Ran) -> list[str]:
+    """The names of all modules that a command compiled, the largest first. Raises UserError as `read_captured`."""
+    return list(dict.fromkeys(d.module for d in _dumped(ran)))
+
+
+def _dumped(ran: Ran) -> list[Dumped]:
     try:
         dumped = dumped_modules(ran.folder) if ran.folder.is_dir() else []
     except OSError as error:
         raise UserError(f"cannot read {error.filename or ran.folder}: {error.strerror or error}") from error
-    fresh = [d for d in dumped if any(p.name in ran.fresh for p in d.paths)]
-    wanted = [d for d in fresh if chosen is None or chosen.search(d.module)]
-    found = _folded([_read(d, build) for d in wanted])
-    return sorted(found, key=lambda c: (not c.is_for_tpu, -c.bytes, c.label))
+    return [d for d in dumped if any(p.name in ran.fresh for p in d.paths)]
 
 
 def _read(dumped: Dumped, build: Callable[[Opened], Report]) -> Captured:

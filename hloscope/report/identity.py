@@ -13,6 +13,7 @@ from hloscope.errors import UserError
 from hloscope.hlo import Module
 from hloscope.report.model import Target
 from hloscope.report.target import Opened
+from hloscope.report.unknown import unknown_words
 from hloscope.units import size
 
 _SHAPE = re.compile(r"\d+(?:x\d+)*")
@@ -74,6 +75,7 @@ def identify(opened: Opened, analyses: Analyses, topology: str | None) -> Target
         warnings=(
             *opened.notes,
             *_doubts(opened, topology),
+            *unknown_words(module),
             *(artifact.warnings if artifact else ()),
         ),
         valid_fraction=analyses.valid_fraction,

@@ -154,7 +154,8 @@ def _temp(figures: Memory) -> str:
     temp, arena = figures.temp_bytes, figures.arena_bytes
     if temp is None:
         return "no dump holds it; the arena stands for it"
-    times = f", {temp / arena:.2f} × the arena" if arena else ""
+    # Of a step whose buffers all but fit into VMEM there is next to no arena, or temp, to compare.
+    times = f", {temp / arena:.2f} × the arena" if arena and temp * 100 >= arena else ""
     return f"the compiler's temp_size_in_bytes{times}"
 
 

@@ -265,15 +265,23 @@ def test_which_call_is_the_step(calls: str, taken: str, write_step: WriteStep) -
         """,
         header="",
     )
-    assert capture_step(path, topology="v5e:2x2").step_name == taken
+    artifact = capture_step(path, topology="v5e:2x2")
+    assert artifact.step_name == taken
+    which = "the first call of" if taken == "train" else "no call looks like a training step: the largest, of"
+    assert any(note.startswith(f"{which} {taken}") for note in artifact.warnings)
 
 
 @pytest.mark.tpu_compile
 def test_a_script_that_sets_its_mesh(write_step: WriteStep) -> None:
-    artifact = capture_step(write_step(EXPLICIT, header=""), topology="v5e:2x4")
+    path = write_step(EXPLICIT, header="")
+    artifact = capture_step(path, topology="v5e:2x4")
     assert (artifact.mesh_axes, artifact.parameter_names) == ({"data": 8}, ["w", "x"])
     assert artifact.memory_stats is not None
     assert artifact.memory_stats.argument_bytes == 256 * 256 * 4 + 64 * 256 * 4 // 8
+    # What was traced to move it stands where the script calls it.
+    sources = {str(i.source) for i in load(artifact.path).module.entry.instructions if i.source}
+    assert sources
+    assert all(source.startswith(f"{path}:") for source in sources)
     assert artifact.hbm_limit_bytes == round(15.75 * 2**30)
 
 

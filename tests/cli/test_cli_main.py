@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 import hloscope
-from hloscope.cli.main import main
+from hloscope.cli.main import app, main
 from hloscope.cli.progress import progress, stage_in_words
 from hloscope.engine import load_rules
 from hloscope.hlo import HloFile, protos
@@ -246,6 +247,18 @@ def test_ctrl_c_ends_a_capture_quietly(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         assert child.stderr.read() == "interrupted\n"
         assert child.wait(timeout=60) == 130
+
+
+def test_ctrl_c_while_the_command_line_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(context: typer.Context) -> None:
+        raise KeyboardInterrupt
+
+    assert app.registered_callback is not None
+    monkeypatch.setattr(app.registered_callback, "callback", interrupted)
+    assert main(["topologies"]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
 
 
 def test_ctrl_c_is_answered_from_the_start(tmp_path: Path) -> None:

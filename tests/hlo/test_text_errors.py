@@ -53,6 +53,10 @@ def test_a_long_line_is_cut_around_the_place() -> None:
         ("x = f32[] negate(y)", "there is no instruction %y in %e"),
         ("x = f32[] call(), to_apply=nothing", "there is no computation %nothing"),
         ("x = f32[] call(), to_apply=e", "%e calls itself"),
+        (
+            "x = f32[] parameter(0)\n y = f32[] negate(x), calls=f",
+            "line 5, column 29: calls: negate calls nothing",
+        ),
         ("x = f32[] negate(y)\n y = f32[] negate(x)", "is an operand of itself"),
         (
             "x = f32[] parameter(0)\n x = f32[] parameter(1)",

@@ -123,6 +123,25 @@ def test_stack_frames(parents: tuple[int, int]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("inner", "shown"),
+    [
+        ("/v/lib/hloscope/capture/moving.py", "step.py"),
+        ("hloscope/rewrite/jaxprs.py", "step.py"),
+        ("/v/lib/site-packages/jax/numpy.py", "step.py"),
+        ("<frozen runpy>", "step.py"),
+        ("/v/lib/hloscope_kernels/glu_rows.py", "/v/lib/hloscope_kernels/glu_rows.py"),
+        ("/home/me/hloscope/capture.py", "/home/me/hloscope/capture.py"),
+    ],
+)
+def test_the_source_is_in_the_users_own_code(inner: str, shown: str) -> None:
+    frames = FRAMES.replace('with \\"quotes\\".py', inner).replace("model.py", "step.py") % (0, 1)
+    root = one('x = f32[] parameter(0), metadata={op_name="a" stack_frame_id=2}', before=frames)
+    assert [f.file for f in root.frames] == [inner, "step.py"]
+    assert root.source is not None
+    assert root.source.file == shown
+
+
 def test_signatures_comments_and_line_ends() -> None:
     module = read(
         '// a licence: "quoted\nHloModule m, is_scheduled=false /* and */\r\n'

@@ -241,6 +241,8 @@ def test_the_compilers_own_figures_stand_beside_the_derived_ones(report: Callabl
     assert "the figure that people quote; in programs with loops it exceeds the arena\n" in text
     assert "peak_bytes: the compiler says 5, its buffer assignment 7\n" in text
     assert "where nearly everything fits into VMEM, the compiler counts its peak there\n" in text
+    small = replace(base, memory=replace(base.memory, temp_bytes=1000)).to_text()
+    assert "  temp           1000 B  the compiler's temp_size_in_bytes\n" in small
     assert "people quote" not in base.to_text()
     assert "VMEM" not in base.to_text()
 
