@@ -63,11 +63,11 @@ def set_attribute(context: Context, proto: protos.Instruction, name: str, value:
     return True
 
 
-def set_argument(context: Context, proto: protos.Instruction, text: str) -> None:
+def set_argument(context: Context, proto: protos.Instruction, opcode: str, text: str) -> None:
     """Set what stands in place of operands: a parameter's number, a constant's literal. Raises ValueError."""
-    if proto.opcode == "parameter":
+    if opcode == "parameter":
         proto.parameter_number = integer(text)
-    elif proto.opcode == "constant" and proto.HasField("shape"):
+    elif opcode == "constant" and proto.HasField("shape"):
         made = (
             _constant(proto.shape, text)
             if len(text) < _SHORT
@@ -75,7 +75,7 @@ def set_argument(context: Context, proto: protos.Instruction, text: str) -> None
         )
         if made is not None:
             proto.literal.CopyFrom(made)
-    elif proto.opcode in _GROUPED:
+    elif opcode in _GROUPED:
         proto.feature_group_count = proto.batch_group_count = 1
 
 

@@ -144,13 +144,13 @@ class ComputationReader:
         """Read what follows `name =`; the id of the instruction."""
         if self._body.ids.get(name) in self._body.found:
             raise self.scanner.error(f"there are two instructions %{name} in this computation", start)
-        proto = self._operation(name, start)
+        proto, opcode, shape = self._operation(name, start)
         self._attributes(proto)
-        if not proto.HasField("shape"):
+        if shape is None:
             self._infer(proto, start)
-        if proto.opcode in ("fusion", "fusion-start"):
-            self.fusion_bodies.update(proto.called_computation_ids)
-        if proto.opcode.endswith(("-start", "-update", "-done")):
+        if opcode in ("fusion", "fusion-start"):
+            self.fusion_bodies.update(proto.called_computation_ids[:])
+        if opcode.endswith(("-start", "-update", "-done")):
             try:
                 unwrap(self, proto)
                 if proto.opcode == "async-start" and proto.async_execution_thread:
@@ -160,8 +160,13 @@ class ComputationReader:
                 raise self.scanner.error(str(error), start) from error
         return proto.id
 
-    def _operation(self, key: str, start: int, *, name: str | None = None) -> protos.Instruction:
-        """Read `shape opcode(operands)` into a new instruction. `name` is for one whose key is none."""
+    def _operation(
+        self, key: str, start: int, *, name: str | None = None
+    ) -> tuple[protos.Instruction, str, bytes | None]:
+        """Read `shape opcode(operands)` into a new instruction; with it its opcode, and its shape if it has one.
+
+        `name` is for one whose key is none.
+        """
         scanner, body = self.scanner, self._body
         given = _OPCODE.match(scanner.text, scanner.at) is None
         shape = self.shapes.read(scanner) if given else None
@@ -170,18 +175,18 @@ class ComputationReader:
         number = body.ids.get(key) or self.next_id()
         body.ids[key] = number
         body.waiting.pop(key, None)
-        proto = body.proto.instructions.add(
-            id=number, name=self.names.instruction(name or key), opcode=opcode
-        )
+        proto = body.proto.instructions.add()
+        proto.id, proto.name, proto.opcode = number, self.names.instruction(name or key), opcode
         body.found[number] = proto
-        proto.operand_ids.extend(operands)
+        if operands:
+            proto.operand_ids.extend(operands)
         if shape is not None:
             proto.shape = shape
         try:
-            set_argument(self, proto, argument)
+            set_argument(self, proto, opcode, argument)
         except ValueError as error:
             raise scanner.error(str(error), start) from error
-        return proto
+        return proto, opcode, shape
 
     def _operands(self, opcode: str) -> tuple[list[int], str]:
         """The ids of the operands; or, of a constant or parameter, what stands in the parentheses."""
@@ -215,9 +220,9 @@ class ComputationReader:
         scanner.at = start
         self._depth += 1
         # The key is one that no name in the text can be.
-        proto = self._operation(f"({start})", start, name=f"{opcode[1]}.anon")
+        proto, _, shape = self._operation(f"({start})", start, name=f"{opcode[1]}.anon")
         self._depth -= 1
-        if not proto.HasField("shape"):
+        if shape is None:
             self._infer(proto, start)
         scanner.match(_BLANK)
         return proto.id

@@ -43,6 +43,17 @@ _NEAR = 40
 _LONGEST = 300
 
 
+def _group(depth: int) -> str:
+    """A pattern of brackets that hold others, so many deep, and are all closed."""
+    inside = rf"[^(){{}}\[\]\"']++|{STRING}|{_QUOTED}"
+    inside += f"|{_group(depth - 1)}" if depth else ""
+    return "|".join(rf"\{opens}(?:{inside})*+\{closes}" for opens, closes in _CLOSES.items())
+
+
+# The common brackets in one step.
+_GROUP = re.compile(_group(2), re.DOTALL)
+
+
 class MalformedError(ValueError):
     """A value that is not what it should be; whoever knows its place in the file makes a UserError of it."""
 
@@ -139,6 +150,9 @@ class Scanner:
 
 def group_end(text: str, at: int) -> int:
     """The place after the bracket that closes the one at `at`. Raises MalformedError where none does."""
+    group = _GROUP.match(text, at)
+    if group:
+        return group.end()
     open_: list[str] = []
     for found in _INSIDE.finditer(text, at):
         token = found[0]
