@@ -33,6 +33,7 @@ from hloscope.analysis.work import (
     started_result,
 )
 from hloscope.devices import VECTOR_ELEMENTS, Chip
+from hloscope.hlo import alike_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,6 +106,9 @@ class Costs:
             return self._collective(instruction)
         if instruction.opcode in ("custom-call", "ragged-dot"):
             return self._kernel(instruction)
+        like = alike_work(instruction)
+        if like is not instruction:
+            return self.of(like)
         work = work_in(instruction)
         return self._timed(instruction, hbm_bytes(instruction), work, None, "counted")
 

@@ -56,6 +56,9 @@ class Work:
     is_least: bool = False
 
 
+_NOTHING = Work()
+
+
 def work_in(instruction: Instruction) -> Work:
     """What one execution of an instruction computes; of a fusion, all that its body does."""
     if instruction.opcode == "fusion" and instruction.called_computations:
@@ -124,10 +127,12 @@ def _single(instruction: Instruction, needed: float) -> Work:
         return Work(flops=flops, passes={rate: flops * times})
     if opcode in _LONGER:
         return Work(is_least=True)
+    if opcode not in _ARITHMETIC and opcode not in _REDUCING:
+        return _NOTHING
     elements = round(_elements(instruction) * needed)
     return Work(
         is_least=opcode == "reduce-window" and _window_steps(instruction) > 0,
-        arithmetic=elements if opcode in _ARITHMETIC or opcode in _REDUCING else 0,
+        arithmetic=elements,
         transcendentals=elements if opcode in _TRANSCENDENTAL else 0,
     )
 

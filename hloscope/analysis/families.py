@@ -20,7 +20,7 @@ from hloscope.analysis.work import (
     has_collective,
     started_result,
 )
-from hloscope.hlo import alike, once_for_each
+from hloscope.hlo import alike, alike_work, once_for_each
 
 if TYPE_CHECKING:
     from hloscope.hlo import Computation, Instruction, Shape
@@ -132,7 +132,7 @@ def _exponential_family(fusion: Instruction, ops: frozenset[str], op_name: str) 
     """Activations and softmaxes, told apart by what the exponential is taken of."""
     if ops.isdisjoint(("exponential", "logistic", "tanh", "erf")):
         return None
-    arguments = _arguments_of_exponentials(fusion)
+    arguments = _arguments_of_exponentials(alike_work(fusion))
     if not ops.isdisjoint(("logistic", "tanh", "erf")) or "negate" in arguments:
         near = "activation" in _scopes(op_name) or touches_matmul(fusion)
         return "activation" if near and _is_wide(fusion.shape) else None
@@ -156,6 +156,7 @@ def _has_labels(body: Computation) -> bool:
     return any(_rearranged(operand).opcode == "iota" for i in equal for operand in i.operands)
 
 
+@once_for_each
 def _arguments_of_exponentials(fusion: Instruction) -> set[str]:
     """The opcodes that make what a fusion takes exponentials of."""
     found: set[str] = set()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from hloscope.hlo import Instruction, Module, Shape, once_for_each
 
+_CALLS = ("custom-call", "ragged-dot")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedMatmul:
@@ -31,13 +33,13 @@ class GroupedMatmul:
 
 def grouped_matmuls(module: Module) -> tuple[GroupedMatmul, ...]:
     """Every grouped matmul that the step runs, in module order."""
-    found = (recognise(i) for c in module.control_computations for i in c.instructions)
-    return tuple(g for g in found if g is not None)
+    calls = (i for c in module.control_computations for i in c.instructions if i.opcode in _CALLS)
+    return tuple(g for g in map(_recognise, calls) if g is not None)
 
 
 def recognise(call: Instruction) -> GroupedMatmul | None:
     """The instruction as a grouped matmul, or None where it is none."""
-    return _recognise(call) if call.opcode in ("custom-call", "ragged-dot") else None
+    return _recognise(call) if call.opcode in _CALLS else None
 
 
 @once_for_each

@@ -29,12 +29,12 @@ def masked_rows(module: Module) -> tuple[MaskedRows, ...]:
     """Every select or product of rows, broadcast over groups, with a mask that compares row or group numbers, whose
     result a matmul takes."""
     places = (c for c in module.computations if not module.opcodes_in(c.id).isdisjoint(_MASKED))
-    found = (_recognise(i) for c in places for i in c.instructions)
+    found = (_recognise(i) for c in places for i in c.instructions if i.opcode in _MASKED)
     return tuple(m for m in found if m is not None)
 
 
 def _recognise(value: Instruction) -> MaskedRows | None:
-    if value.opcode not in _MASKED or len(value.shape.dimensions) < 3:
+    if len(value.shape.dimensions) < 3:
         return None
     operands = value.operands[:2] if value.opcode == "select" else value.operands
     for mask, rows in ((operands[0], operands[-1]), (operands[-1], operands[0])):

@@ -118,13 +118,13 @@ def _event_positions(trace: Trace, buffers: Buffers, order: Order) -> Ints:
     uses = LastUses(order)
     for kind, value in zip(trace.kinds, trace.values, strict=True):
         number, index = buffers.values[value]
-        instruction = order.find(number)
-        if instruction is None:
+        position = order.positions.get(number)
+        if position is None:
             asked.append(-1)
         elif kind == FREE:
-            asked.append(uses.of(instruction, index) + 1)
+            asked.append(uses.of(order.instructions[position], index) + 1)
         else:
-            asked.append(order.begin(instruction))
+            asked.append(order.begin(order.instructions[position]))
     wanted = np.array(asked, dtype=np.int64)
     begins = np.where(kinds == FREE, -1, wanted)
     earliest = np.maximum(np.maximum.accumulate(begins), 0)

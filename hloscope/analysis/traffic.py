@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hloscope.analysis.fusion_use import body_use, buffers_updated, touched_by_update, uses_everything
 from hloscope.analysis.work import is_plumbing, started_result
-from hloscope.hlo import once_for_each
+from hloscope.hlo import alike_work, once_for_each
 
 if TYPE_CHECKING:
     from hloscope.hlo import Instruction, Shape
@@ -29,7 +29,8 @@ def hbm_bytes(instruction: Instruction) -> int | None:
     Operands and results in other memory spaces are free. Slices, gathers, scatters and in-place updates
     count what they touch, alone and within fusions. Asynchronous work counts at its work instruction.
     """
-    return space_bytes(instruction, HBM)
+    like = alike_work(instruction)
+    return space_bytes(instruction, HBM) if like is instruction else hbm_bytes(like)
 
 
 def space_bytes(instruction: Instruction, space: int) -> int | None:

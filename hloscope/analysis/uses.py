@@ -54,7 +54,7 @@ def uses(value: Instruction) -> tuple[Use, ...]:
             for number, operand in enumerate(user.operands):
                 if operand is current:
                     found[user.id, number] = Use(user=user, operand=number)
-    return tuple(sorted(found.values(), key=lambda u: (u.user.id, u.operand)))
+    return tuple([found[place] for place in sorted(found)])
 
 
 def taker(user: Instruction) -> Instruction:

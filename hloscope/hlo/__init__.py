@@ -1,6 +1,7 @@
 """The HLO model: one in-memory form of a module, whatever file it came from."""
 
 from hloscope.hlo.alike import alike as alike
+from hloscope.hlo.alike import alike_work as alike_work
 from hloscope.hlo.asynchronous import AsyncOperation as AsyncOperation
 from hloscope.hlo.asynchronous import async_operation as async_operation
 from hloscope.hlo.asynchronous import async_operations as async_operations

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hloscope.hlo import protos
+from hloscope.hlo.memo import once_for_each
 
 if TYPE_CHECKING:
     from hloscope.hlo.instruction import Computation, Instruction
@@ -40,21 +41,35 @@ def alike(computation: Computation, depth: int = 0) -> Computation:
     return known[computation]
 
 
+@once_for_each
+def alike_work(instruction: Instruction) -> Instruction:
+    """The first instruction that was asked about and does the same with operands in the same shapes.
+
+    Only fusions and plain operations are compared, unless they take one value twice; all else is like itself only.
+    """
+    opcode, operands = instruction.opcode, instruction.operands
+    called = instruction.called_computations if opcode == "fusion" else ()
+    if not (called or opcode in _PLAIN) or len(set(operands)) < len(operands):
+        return instruction
+    body = alike(called[0]) if called else None
+    threads = (instruction.execution_thread, instruction.computation.execution_thread)
+    form = (opcode, body, id(instruction.shape), threads, *[id(o.shape) for o in operands])
+    return instruction.module.facts[alike_work].setdefault(form, instruction)
+
+
 def _form(computation: Computation, depth: int) -> tuple[object, ...]:
     """Equal for computations that compute the same: every instruction by its opcode, shape, the places of its operands,
-    and attributes. Only opcodes are text, so that it reads in one way."""
-    place: dict[Instruction, int] = {}
-    form: list[object] = []
-    for number, instruction in enumerate(computation.instructions):
-        place[instruction] = number
-        # Equal shapes of a module are one object.
-        form += (instruction.opcode, id(instruction.shape))
-        for operand in instruction.operands:
-            form.append(place[operand])
-        if instruction.opcode not in _PLAIN:
-            form.append(_attributes(instruction, depth))
-    form.append((place[computation.root], computation.execution_thread))
-    return tuple(form)
+    and attributes."""
+    instructions = computation.instructions
+    place = {instruction: number for number, instruction in enumerate(instructions)}
+    return (
+        tuple([i.opcode for i in instructions]),
+        tuple([id(i.shape) for i in instructions]),  # equal shapes of a module are one object
+        tuple([tuple([place[o] for o in i.operands]) for i in instructions]),
+        tuple([_attributes(i, depth) for i in instructions if i.opcode not in _PLAIN]),
+        place[computation.root],
+        computation.execution_thread,
+    )
 
 
 def _attributes(instruction: Instruction, depth: int) -> object:

@@ -51,30 +51,32 @@ def index_module(proto: protos.HloModuleProto, module: Module) -> Index:
         raise UserError(f"module {proto.name!r} has two computations with one id: the file is damaged")
     index = Index(computations={}, calls={}, opcodes={}, nested={}, counts=Counter())
     known: dict[frozenset[str], frozenset[str]] = {}  # few are distinct: equal ones are one object
+    opcodes: list[str] = []
     for message in proto.computations:
         computation = Computation(message, module, index.computations)
-        within = _index_computation(computation, index)
+        within = _index_computation(computation, index, opcodes)
         index.opcodes[computation.id] = known.setdefault(within, within)
         index.computations[computation.id] = computation
+    index.counts.update(opcodes)
     return index
 
 
-def _index_computation(computation: Computation, index: Index) -> frozenset[str]:
+def _index_computation(computation: Computation, index: Index, all_opcodes: list[str]) -> frozenset[str]:
     """Check a computation's instructions; the opcodes in it, nested fusions included."""
-    opcodes = [i.opcode for i in computation.instructions]
+    instructions = computation.instructions
+    opcodes = [i.opcode for i in instructions]
+    all_opcodes += opcodes
     within = frozenset(opcodes)
     if not within.isdisjoint(_OPERANDS):
-        for instruction in computation.instructions:
+        for instruction in instructions:
             if len(instruction.operands) < _OPERANDS.get(instruction.opcode, 0):
                 raise UserError(f"%{instruction.name} lacks an operand: the file is damaged")
     nested: list[Computation] = []
-    for instruction in computation.instructions:
-        if instruction.called_computations:
-            for callee in instruction.called_computations:
-                index.calls.setdefault(callee.id, []).append(instruction)
-            if instruction.opcode == "fusion":
-                nested += instruction.called_computations
-    index.counts.update(opcodes)
+    for caller in [i for i in instructions if i.called_computations]:
+        for callee in caller.called_computations:
+            index.calls.setdefault(callee.id, []).append(caller)
+        if caller.opcode == "fusion":
+            nested += caller.called_computations
     if nested:
         index.nested[computation.id] = nested
         within = within.union(*[index.opcodes[c.id] for c in nested])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -31,11 +31,11 @@ class Instruction:
 
     __slots__ = (
         "_name",
+        "_op_name",
         "called_computations",
         "computation",
         "id",
         "module",
-        "op_name",
         "opcode",
         "operands",
         "proto",
@@ -63,8 +63,6 @@ class Instruction:
     """The result's shape, with layout; equal shapes of one module are one object."""
 
     # Worked out when first asked for (`__getattr__`), and plain attributes from then on.
-    op_name: str
-    """The path in the user's program, e.g. `jit(step)/transpose(jvp())/while/body/mul`; may be empty."""
     users: tuple[Instruction, ...]
     """The instructions of the same computation that take this one as an operand, each once."""
     source_target_pairs: tuple[tuple[int, int], ...]
@@ -74,10 +72,10 @@ class Instruction:
         self,
         proto: protos.Instruction,
         computation: Computation,
-        before: Mapping[int, Instruction],
-        callees: Mapping[int, Computation],
+        before: Callable[[int], Instruction],
+        callee: Callable[[int], Computation],
     ) -> None:
-        """`before` has the instructions above this one, `callees` the computations, by id.
+        """`before` finds the instructions above this one by id, `callee` the computations; KeyError for any other id.
 
         Raises UserError where it refers to anything else.
         """
@@ -85,25 +83,26 @@ class Instruction:
         self.computation = computation
         self.module = module = computation.module
         self.id = proto.id
-        self.opcode = intern(proto.opcode)
+        self.opcode = opcode = intern(proto.opcode)
         self.shape = module.shapes[proto.shape]
         # Slices: to iterate over a repeated field is a call for each item, and an exception at its end.
-        operands = proto.operand_ids[:]
-        called = () if self.opcode in CALL_NOTHING else proto.called_computation_ids[:]
         try:
-            self.operands = tuple([before[i] for i in operands]) if operands else ()
+            self.operands = tuple(map(before, proto.operand_ids[:]))
         except KeyError:
             raise UserError(
                 f"%{proto.name} has an operand that does not come before it: the file is damaged"
             ) from None
         try:
             # Callees come first in a sound module, so this also rules out cycles of calls.
-            self.called_computations = tuple([callees[i] for i in called]) if called else ()
+            self.called_computations = (
+                () if opcode in CALL_NOTHING else tuple(map(callee, proto.called_computation_ids[:]))
+            )
         except KeyError:
             raise UserError(
                 f"%{proto.name} calls a computation that does not come before it: the file is damaged"
             ) from None
         self._name: str | None = None
+        self._op_name: str | None = None
 
     @property
     def name(self) -> str:
@@ -112,13 +111,18 @@ class Instruction:
             self._name = self.proto.name
         return self._name
 
+    @property
+    def op_name(self) -> str:
+        """The path in the user's program, e.g. `jit(step)/transpose(jvp())/while/body/mul`; may be empty."""
+        if self._op_name is None:
+            self._op_name = intern(self.proto.metadata.op_name)
+        return self._op_name
+
     if not TYPE_CHECKING:  # a checker would take it for leave to ask for any name
 
         def __getattr__(self, field: str) -> object:
             """Work out an attribute that has no value yet."""
             match field:
-                case "op_name":
-                    value = intern(self.proto.metadata.op_name)
                 case "users":
                     self.computation.tell_users()
                     return self.users
@@ -153,12 +157,12 @@ class Instruction:
     @property
     def fusion_kind(self) -> str | None:
         """`kLoop`, `kInput`, `kOutput` or `kCustom` of a fusion; None of anything else."""
-        return self.proto.fusion_kind or None
+        return (self.proto.fusion_kind or None) if self.opcode == "fusion" else None
 
     @property
     def custom_call_target(self) -> str | None:
         """The target of a custom-call; None of anything else."""
-        return self.proto.custom_call_target or None
+        return (self.proto.custom_call_target or None) if self.opcode == "custom-call" else None
 
     @property
     def dimensions(self) -> tuple[int, ...]:
@@ -183,7 +187,8 @@ class Instruction:
     @property
     def execution_thread(self) -> str | None:
         """The thread of an asynchronous start, e.g. `sparsecore`; None for the main one."""
-        return self.proto.async_execution_thread or None
+        is_asynchronous = self.opcode.startswith("async-")
+        return (self.proto.async_execution_thread or None) if is_asynchronous else None
 
     @property
     def backend_config(self) -> Mapping[str, Any]:
@@ -258,11 +263,13 @@ class Computation:
         self.id = proto.id
         thread = proto.execution_thread
         self.execution_thread = thread if thread and thread != "main" else None
+        messages = proto.instructions[:]
         by_id: dict[int, Instruction] = {}
-        for message in proto.instructions:
-            instruction = Instruction(message, self, by_id, callees)
+        before, callee = by_id.__getitem__, callees.__getitem__
+        for message in messages:
+            instruction = Instruction(message, self, before, callee)
             by_id[instruction.id] = instruction
-        if proto.root_id not in by_id or len(by_id) != len(proto.instructions):
+        if proto.root_id not in by_id or len(by_id) != len(messages):
             raise UserError(f"computation {proto.name!r} has no root or two instructions with one id")
         self.by_id = by_id
         sequences = module.sequences
