@@ -25,6 +25,7 @@ from hloscope.capture.artifact import Artifact, read_artifact
 from hloscope.capture.events import STAGES, Event, Stage
 from hloscope.capture.kernels import DUMP_FLAGS, without_dump_flags
 from hloscope.capture.parcel import PARCEL, Parcel
+from hloscope.capture.several import choose
 from hloscope.capture.store import Store
 from hloscope.errors import CompileError, UserError
 from hloscope.plan import Plan, to_fields
@@ -153,6 +154,7 @@ def _follow(
             (staging / PARCEL).write_bytes(parcel)
         listings = staging / "machine_code" if request.get("kernels") else None
         run = _Run(
+            file=str(request["file"]),
             staging=staging,
             store=store,
             fresh=bool(request["fresh"]),
@@ -212,6 +214,7 @@ def worker_environment(
 class _Run:
     """One worker's life. `during` is the stage that it is in, `last` its last word."""
 
+    file: str
     staging: Path
     store: Store
     fresh: bool
@@ -222,6 +225,7 @@ class _Run:
     began: float = field(default_factory=lambda: time.monotonic())
     during: Stage = "start"
     last: dict[str, Any] | None = None
+    kept: dict[str, Artifact] = field(default_factory=dict[str, Artifact])  # what a script compiled, by place
 
     @property
     def log(self) -> str:
@@ -302,6 +306,8 @@ class _Run:
 
     def _heard(self, event: dict[str, Any]) -> None:
         stage = event["stage"]
+        if stage == "kept":
+            self.kept[event["path"]] = Artifact.load(Path(event["path"]))
         if stage not in STAGES:
             return
         if stage in ("done", "failed"):
@@ -320,6 +326,9 @@ class _Run:
             if self.last["own_code"]:
                 error.add_note(messages.tail(self.log))
             raise error
+        if self.last is None and self.kept and self.during == "import":
+            # The script ended its process, or died of running what this machine cannot run.
+            return choose(self.kept.values(), self.file).path
         if self.last is None and code == 0:
             raise UserError(f"the file ended the process during {self.during}, before the step was compiled")
         if self.last is None and (wrong := messages.wrong_flags(self.log)) is not None:

@@ -176,6 +176,11 @@ def mesh_device_ids(mesh: jax.sharding.Mesh) -> list[int]:
     return [device.id for device in mesh.devices.flat]
 
 
+def function_name(lowered: Any) -> str:
+    """The name of the user's function, which jax calls its module by: `jit_train_step`."""
+    return lowered.compiler_ir("stablehlo").operation.attributes["sym_name"].value.removeprefix("jit_")
+
+
 def parameter_names(lowered: Any) -> list[str]:
     """Argument and pytree path of each parameter of the module, in order: `params['w']`.
 

@@ -52,6 +52,8 @@ _REQUIRED = re.compile(
 )
 _WRONG_FLAG = re.compile(
     r"Unknown flags? in XLA_FLAGS: .*|Couldn't interpret value .* for flag \S+|Failed to parse XLA_FLAGS.*"
+    # libtpu's words, for its own flags in LIBTPU_INIT_ARGS
+    r"|Unknown command line flag '.*'|Illegal value '.*' specified for flag '.*'"
 )
 
 

@@ -13,6 +13,7 @@ import functools
 import importlib
 import runpy
 import sys
+import threading
 import types
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -129,7 +130,7 @@ def _watch(watcher: Watcher) -> None:
         if state.busy or kwargs:
             return own_compile(self, compiler_options, **kwargs)
         call = next((call for lowered, call in state.lowered if lowered is self), None)
-        with state.at_work():
+        with state.at_work(), state.one_by_one:
             return watcher.on_compile(
                 Compiling(
                     lowered=self,
@@ -145,19 +146,25 @@ def _watch(watcher: Watcher) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    """`busy` while a watched function runs or is traced: what is called within is a part of it."""
+    """`busy` while a watched function runs or is traced in this thread: what is called within is a part of it. The
+    watcher is told `one_by_one`, whatever threads there are."""
 
     watcher: Watcher
-    busy: bool = False
     lowered: list[tuple[Any, Call]] = field(default_factory=list[tuple[Any, Call]])
+    one_by_one: threading.Lock = field(default_factory=threading.Lock)
+    _thread: threading.local = field(default_factory=threading.local)
+
+    @property
+    def busy(self) -> bool:
+        return getattr(self._thread, "busy", False)
 
     @contextlib.contextmanager
     def at_work(self) -> Generator[None, None, None]:
-        self.busy = True
+        self._thread.busy = True
         try:
             yield
         finally:
-            self.busy = False
+            self._thread.busy = False
 
 
 class Watched:
@@ -180,7 +187,8 @@ class Watched:
         if self._state.busy or _is_traced((args, kwargs)):
             return self._jitted(*args, **kwargs)
         with self._state.at_work():
-            self._state.watcher.on_call(self._call(args, kwargs))
+            with self._state.one_by_one:
+                self._state.watcher.on_call(self._call(args, kwargs))
             return self._jitted(*args, **kwargs)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -188,6 +196,16 @@ class Watched:
         lowered = self._jitted.lower(*args, **kwargs)
         self._state.lowered.append((lowered, self._call(args, kwargs)))
         return lowered
+
+    # Spelt out, since `jax.export` asks whether what it is given has them.
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.stages.Wrapped.trace`."""
+        return self._jitted.trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As `jax.stages.Wrapped.eval_shape`."""
+        return self._jitted.eval_shape(*args, **kwargs)
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         import jax

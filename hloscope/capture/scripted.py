@@ -15,18 +15,16 @@ from hloscope.capture import lowering, topology_names
 from hloscope.capture.kept import kept_executable
 from hloscope.capture.moving import move, without_mesh
 from hloscope.capture.script import Call, Compiling, run
+from hloscope.capture.several import choose
 from hloscope.capture.step import Step, StepSpec, step_spec
 from hloscope.capture.topology import Topology
 from hloscope.errors import UserError
-from hloscope.units import size
 
 if TYPE_CHECKING:
     from hloscope.capture.artifact import Artifact
     from hloscope.capture.worker import Channel, Job, Request
 
 _HOST_DEVICES = ("JAX_NUM_CPU_DEVICES", "xla_force_host_platform_device_count", "jax_num_cpu_devices")
-# One of several compiled steps is meant if its module is this much larger than the next.
-_DOMINATES = 4
 _KINDS = {"lite": "v5e", "v5 lite": "v5e", "v5": "v5p", "v6 lite": "v6e", "7x": "tpu7x"}
 
 
@@ -103,7 +101,7 @@ class _Finder:
             if call is not None:
                 self.on_call(call)
             return compiling.compile(compiling.options)
-        name = "step" if call is None else call.name
+        name = lowering.function_name(compiling.lowered) if call is None else call.name
         if self.request.name not in (None, name):
             return compiling.compile(compiling.options)
         return self._keep(compiling, name, shardings, _topology_of(devices))
@@ -111,7 +109,7 @@ class _Finder:
     def end(self, defined: Mapping[str, Any]) -> None:
         """The script is over: tell what was found."""
         if self.found:
-            self._done(_choose(list(self.found.values()), self.request.file))
+            self._done(choose(self.found.values(), self.request.file))
         named = [c for c in self.calls if self.request.name in (None, c.name)]
         if self.topology is not None and named and self.request.name is None:
             largest = max(named, key=lambda call: call.bytes)
@@ -171,6 +169,7 @@ class _Finder:
             self.channel.failed(type(error), error, error.__traceback__)
             raise
         self.found[artifact.key] = artifact
+        self.channel.kept(artifact)
         if self.request.name is not None or artifact.status == "failed":
             self._done(artifact)
         self.channel.enter("import", detail="script")
@@ -196,17 +195,8 @@ class _Finder:
             return f"{path} runs {called} on the host: give --topology, e.g. v5e:2x4, to compile its step for TPUs"
         return (
             f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function "
-            "(jax.pmap and other processes are not seen)"
+            "(jax.pmap, jax.shard_map outside of jax.jit and other processes are not seen)"
         )
-
-
-def _choose(found: Sequence[Artifact], path: str) -> Artifact:
-    sized = sorted(found, key=lambda a: -a.hlo_path.stat().st_size)
-    sizes = [a.hlo_path.stat().st_size for a in sized]
-    if len(sized) > 1 and sizes[0] < _DOMINATES * sizes[1]:
-        told = ", ".join(f"{a.step_name} ({size(n)})" for a, n in zip(sized, sizes, strict=True))
-        raise UserError(f"{path} compiles several steps: {told}; choose one as {path}:NAME")
-    return sized[0]
 
 
 def _topology_of(devices: Sequence[Any]) -> Topology:

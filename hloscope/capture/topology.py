@@ -156,6 +156,8 @@ def _tpu_devices(name: str) -> tuple[Device, ...]:
             raise UserError(
                 f"{name}: another process has loaded libtpu; set ALLOW_MULTIPLE_LIBTPU_LOAD=1 in this one"
             ) from error
+        if "TPU support not installed" in reason:
+            raise UserError("libtpu is not installed; pip install 'jax[tpu]' to compile") from error
         raise UserError(topology_names.refusal(name, reason)) from error
     devices: list[Device] = description.devices
     return tuple(sorted(devices, key=lambda device: device.id))

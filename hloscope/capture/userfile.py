@@ -86,7 +86,8 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name in ("jax", "jaxlib"):
         return f"{error.name} is not installed; pip install 'jax[tpu]' to compile"
     if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})"
+        where = f" ({error.filename}:{error.lineno})" if error.filename else ""
+        return f"{type(error).__name__}: {error.msg}{where}"
     place = own_place(error)
     where = f" ({place})" if place else ""
     text = one_line(str(error))

@@ -83,6 +83,10 @@ class Channel:
         detail = "failed" if artifact.status == "failed" else "cached" if stored else "compiled"
         self.enter("done", detail=detail, path=str(artifact.path))
 
+    def kept(self, artifact: Artifact) -> None:
+        """Say that a step of a script is kept, whatever the script comes to."""
+        self.send({"stage": "kept", "path": str(artifact.path)})
+
     def send(self, event: dict[str, object]) -> None:
         """Write one event. A parent that is gone is noticed by `watch_parent`, not here."""
         with contextlib.suppress(BrokenPipeError):

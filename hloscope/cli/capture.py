@@ -99,7 +99,10 @@ def _folder(wanted: str | None) -> Path:
     if wanted is None:
         return Store.default().capture_folder()
     folder = Path(wanted).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--dir {wanted} is no folder to dump into: {error.strerror or error}") from error
     return folder
 
 

@@ -199,6 +199,7 @@ def test_flags_that_cannot_be(flags: str, said: str) -> None:
         (["--"], "Missing argument"),
         (["--", "no-such-command"], "cannot run no-such-command: No such file or directory"),
         (["--json", "-", "--", "true"], "standard output is the command's; give a file"),
+        (["--dir", "/dev/null", "--", "true"], "--dir /dev/null is no folder to dump into: File exists"),
         (["--module", "(", "--", "true"], "--module (: no regular expression"),
     ],
 )

@@ -59,6 +59,13 @@ def test_syntax_error(write_step: WriteStep) -> None:
     assert message(path) == f"SyntaxError: invalid syntax ({path}:2)"
 
 
+def test_a_file_that_is_no_text(write_step: WriteStep) -> None:
+    assert (
+        message(write_step("x = '\0'", header=""))
+        == "SyntaxError: source code string cannot contain null bytes"
+    )
+
+
 def test_error_while_importing(write_step: WriteStep) -> None:
     path = write_step('\n\nraise ValueError("first\\n  second")', header="")
     assert message(path) == f"ValueError: first second ({path}:3)"
@@ -82,7 +89,7 @@ def test_no_step(write_step: WriteStep) -> None:
     path = write_step("def train_step(topology): ...", header="")
     assert message(path) == (
         f"{path}: no function is marked @hs.step, and as a script it called and compiled no jax.jit function "
-        "(jax.pmap and other processes are not seen)"
+        "(jax.pmap, jax.shard_map outside of jax.jit and other processes are not seen)"
     )
 
 
@@ -420,6 +427,21 @@ def test_flags_that_xla_refuses(flags: str, write_step: WriteStep, monkeypatch: 
     said = message(write_step("import jax\njax.devices('cpu')", header=""))
     assert said.startswith("the compiler refuses a flag: ")
     assert flags.split("=")[0].strip("-") in said
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("flags", ["--xla_nonsense=1", "--xla_tpu_scoped_vmem_limit_kib=banana"])
+def test_flags_that_libtpu_refuses(flags: str, train_file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", flags)
+    said = message(train_file)
+    assert said.startswith("the compiler refuses a flag: ")
+    assert flags.split("=")[0].strip("-") in said
+
+
+def test_without_libtpu(train_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libtpu.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert message(train_file) == "libtpu is not installed; pip install 'jax[tpu]' to compile"
 
 
 def test_two_hloscopes_that_are_ended_leave_nothing(write_step: WriteStep, tmp_path: Path) -> None:

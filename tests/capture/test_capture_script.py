@@ -198,6 +198,53 @@ def test_what_a_script_compiles_for_tpus_is_compiled_once(
     assert ("compile" in {e.stage for e in events}, events[-1].detail) == (False, "cached")
 
 
+SIZES = """
+    import os, threading
+    import jax, jax.numpy as jnp
+    from jax.experimental import topologies
+    from jax.sharding import SingleDeviceSharding
+
+    device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices[0]
+
+    def train(x):
+        return jnp.sin(x @ x.T)
+
+    def compile(rows):
+        shape = jax.ShapeDtypeStruct((rows, 512), jnp.bfloat16, sharding=SingleDeviceSharding(device))
+        jax.jit(train).trace(shape).lower().compile()
+"""
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(3)", "os.abort()"])
+def test_what_a_script_compiled_outlives_it(end: str, write_step: WriteStep) -> None:
+    path = write_step(f"{SIZES}\n    compile(512)\n    {end}\n", header="")
+    for target in (path, f"{path}:train"):
+        assert capture_step(target).step_name == "train"
+
+
+@pytest.mark.tpu_compile
+def test_a_script_that_compiles_in_several_threads(write_step: WriteStep) -> None:
+    body = """
+    threads = [threading.Thread(target=compile, args=(rows,)) for rows in (256, 512, 1024)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    """
+    said = message(write_step(SIZES + body, header="", name="sizes.py"))
+    assert "sizes.py compiles train in 3 ways, with other arguments or options" in said
+    assert said.endswith("or take the first as {}:train".format(said.partition(" compiles")[0]))
+
+
+@pytest.mark.tpu_compile
+def test_a_script_that_exports_its_step(write_step: WriteStep) -> None:
+    exports = "jax.export.export(Trainer.step)(jnp.ones((128, 128)), jnp.ones((4, 128)))"
+    body = ALONE.replace("    Trainer.step.lower(", f"    {exports}\n    Trainer.step.lower(")
+    path = write_step(body.replace("import jax,", "import jax, jax.export,"), header="")
+    assert capture_step(path, topology="v5e:2x4").step_name == "update"
+
+
 @pytest.mark.tpu_compile
 def test_that_a_script_does_not_fit_is_found_out_once(
     write_step: WriteStep, capsys: pytest.CaptureFixture[str]
