@@ -84,7 +84,7 @@ class _Finder:
         self.request, self.channel, self.job, self.topology = request, channel, job, topology
         self.calls: list[Call] = []
         self.found: dict[str, Artifact] = {}  # by key: a script may compile the same step several times
-        self.compiled_now: set[str] = set()
+        self.compiled: dict[str, Any] = {}  # the executables of those that were not in the store
         self.is_taking = False
 
     def on_call(self, call: Call) -> None:
@@ -157,13 +157,14 @@ class _Finder:
             step = Step(compiling.lowered.compile, compiler_options=compiling.options)
             job = self._job(name, step, topology)
             planned = job.plan(compiling.lowered, shardings)
-            artifact = job.stored(planned)
+            # jax does not compile the same again in one process, and then dumps nothing.
+            artifact = self.found.get(planned.key) or job.stored(planned)
             if artifact is None:
                 for left in ("dump", "artifact"):  # by an earlier compile
                     shutil.rmtree(Path(self.request.staging) / left, ignore_errors=True)
-                artifact, executable = job.compile(compiling.lowered, planned)
-                self.compiled_now.add(artifact.key)
-            else:
+                artifact, self.compiled[planned.key] = job.compile(compiling.lowered, planned)
+            executable = self.compiled.get(planned.key)
+            if executable is None:
                 executable = kept_executable(artifact, lambda: compiling.compile(compiling.options))
         except Exception as error:
             self.channel.failed(type(error), error, error.__traceback__)
@@ -182,7 +183,7 @@ class _Finder:
         )
 
     def _done(self, artifact: Artifact) -> NoReturn:
-        self.channel.done(artifact, stored=artifact.key not in self.compiled_now)
+        self.channel.done(artifact, stored=artifact.key not in self.compiled)
         _leave()
 
     def _nothing(self, defined: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,7 +38,7 @@ _DOMINATES = 4
 _MOST_LISTED = 20
 # XProf's logs have their modules in LOGDIR/plugins/profile/RUN. Deeper, and in whole disks, nobody keeps a dump.
 _DEEPEST = 5
-_MOST_ENTRIES = 200_000
+_MOST_ENTRIES = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ def choose(folder: Path, module: str | None) -> tuple[Dumped, str | None]:
     if others and first.bytes < _DOMINATES * others[0].bytes:
         raise UserError(f"{folder} has {len(found)} modules: choose one with --module: {_listed(found)}")
     if len(found) == 1:
-        return first, None
+        return first, None if first.path.parent == folder else f"took {first.label}, the only module below"
     large = f"by far the largest of {len(found)} modules" if others else f"one of {len(found)} that are equal"
     return first, f"took {first.label}, {large}; --module takes another"
 
@@ -113,7 +114,7 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
 
     Raises UserError where a search would take too long, OSError for a folder that cannot be read.
     """
-    level, seen, entries = [folder], {folder.resolve()}, 0
+    level, seen, entries = [folder], {_identity(folder)}, 0
     for depth in range(_DEEPEST + 1):
         files: list[Path] = []
         below: list[Path] = []
@@ -122,23 +123,41 @@ def _levels(folder: Path) -> Iterator[list[Path]]:
                 raise UserError(
                     f"no module in the first {entries:,} files below {folder}: name the folder that the dump is in"
                 )
-            with os.scandir(place) as listed:
-                for entry in listed:
-                    entries += 1
-                    # Not `entry.is_dir`, which raises for a link to itself.
-                    (below if os.path.isdir(entry) else files).append(Path(entry.path))
+            for entry in _entries(place, missing_ok=depth > 0):
+                entries += 1
+                linked = entry.is_symlink() and os.path.isdir(entry)
+                inner = linked or entry.is_dir(follow_symlinks=False)
+                (below if inner else files).append(Path(entry.path))
         yield files
         level: list[Path] = []
         for place in sorted(below):
-            if (real := place.resolve()) not in seen:
-                seen.add(real)
-                level.append(place)
+            with suppress(FileNotFoundError):
+                if (real := _identity(place)) not in seen:
+                    seen.add(real)
+                    level.append(place)
+
+
+def _entries(place: Path, *, missing_ok: bool) -> list[os.DirEntry[str]]:
+    """What is in a folder. Others may remove one while it is looked for."""
+    try:
+        with os.scandir(place) as listed:
+            return list(listed)
+    except FileNotFoundError:
+        if missing_ok:
+            return []
+        raise
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return found.st_dev, found.st_ino
 
 
 def _modules(files: Iterable[Path], folder: Path) -> list[Dumped]:
     dumped: dict[Path, list[Path]] = defaultdict(list)
     loose: list[Path] = []
-    for file in sorted(files):
+    # Most of what lies in a folder is no module: patterns are tried on names that may be one.
+    for file in sorted(f for f in files if ".pb" in f.name or "_optimizations" in f.name):
         if named := _DUMPED.fullmatch(file.name):
             if file.is_file():
                 dumped[file.parent / named["stem"]].append(file)

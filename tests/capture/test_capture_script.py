@@ -246,6 +246,13 @@ def test_a_script_that_exports_its_step(write_step: WriteStep) -> None:
 
 
 @pytest.mark.tpu_compile
+def test_a_script_that_compiles_the_same_twice(write_step: WriteStep, tmp_path: Path) -> None:
+    counted = tmp_path / "compiles"
+    path = write_step(COUNTED.format(counted=str(counted), uses="step.as_text()"), header="")
+    assert capture_step(path, fresh=True).key == capture_step(path, fresh=True).key
+
+
+@pytest.mark.tpu_compile
 def test_that_a_script_does_not_fit_is_found_out_once(
     write_step: WriteStep, capsys: pytest.CaptureFixture[str]
 ) -> None:
