@@ -126,13 +126,13 @@ class ComputationReader:
         """Read the instructions up to the closing brace."""
         scanner, root, last = self.scanner, 0, 0
         self._body = _Body(self.module.computations.add(name=name, id=number), start)
-        while scanner.match(_CLOSE) is None:
-            head = scanner.expect(_HEAD, "an instruction: name = shape opcode(operands)")
+        while head := scanner.match(_HEAD):
             last = self._instruction(head[2], head.start(2))
             if head[1]:
                 if root:
                     raise scanner.error(f"%{name} has two instructions marked ROOT", head.start(1))
                 root = last
+        scanner.expect(_CLOSE, "an instruction: name = shape opcode(operands)")
         if not last:
             raise scanner.error(f"%{name} has no instructions")
         body = self._body

@@ -61,6 +61,7 @@ class Names:
 
     def instruction(self, name: str) -> str:
         """The name itself, or with a number after it where another computation has it already."""
-        made = self.unused(name, self._taken)
-        self._taken.add(made)
-        return made
+        if name in self._taken:
+            name = self.unused(name, self._taken)
+        self._taken.add(name)
+        return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from hloscope.hlo import protos
+from hloscope.hlo.instruction import CALL_NOTHING
 from hloscope.hlo.text_scan import MalformedError
 
 
@@ -26,7 +27,12 @@ def order_computations(module: protos.HloModuleProto) -> None:
     """Sort a module's computations, callees first. Raises MalformedError where one calls itself."""
     by_id = {c.id: c for c in module.computations}
     before = {
-        c.id: [callee for i in c.instructions for callee in i.called_computation_ids[:]]
+        c.id: [
+            callee
+            for i in c.instructions
+            if i.opcode not in CALL_NOTHING
+            for callee in i.called_computation_ids[:]
+        ]
         for c in module.computations
     }
     order, cycle = _sorted(before)
