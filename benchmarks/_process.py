@@ -55,7 +55,7 @@ def best(command: Sequence[str], rounds: int, *, output: str | Path = os.devnull
 
 def analyze(target: str | Path) -> list[str]:
     """The command that analyzes a target."""
-    return [sys.executable, "-m", "hloscope.cli.main", "analyze", str(target)]
+    return [sys.executable, "-m", "hloscope", "analyze", str(target)]
 
 
 def machine() -> str:

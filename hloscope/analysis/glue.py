@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hloscope.analysis.rows import RaggedBuffer
 from hloscope.analysis.work import COLLECTIVES, is_plumbing
-from hloscope.hlo import Instruction, async_operation, is_async_part, is_async_start, start_of, work_of
+from hloscope.hlo import Instruction, Shape, async_operation, is_async_part, is_async_start, start_of, work_of
 
 _NUMBERS = ("s", "u", "pred")
 _STOPS = COLLECTIVES | {"parameter", "constant", "dot", "convolution", "custom-call", "ragged-dot"}
@@ -45,8 +45,15 @@ def _start(value: Instruction) -> Instruction:
 
 
 def _is_numbers(value: Instruction) -> bool:
-    """Whether any part of a value is integers or masks, and none is rows of data."""
-    leaves = [leaf for leaf in value.shape.parts if leaf.is_array]
+    """Whether any part of a value is integers or masks, and none is rows of data; looked at once for each shape."""
+    known, shape = value.module.facts[_is_numbers], value.shape
+    if id(shape) not in known:
+        known[id(shape)] = _has_numbers(shape)
+    return known[id(shape)]
+
+
+def _has_numbers(shape: Shape) -> bool:
+    leaves = [leaf for leaf in shape.parts if leaf.is_array]
     kinds = [leaf.element_type.startswith(_NUMBERS) for leaf in leaves]
     return any(kinds) and all(k or len(leaf.dimensions) < 2 for k, leaf in zip(kinds, leaves, strict=True))
 

@@ -106,7 +106,7 @@ def _connected(seed: GroupedMatmul) -> dict[int, Instruction]:
     queue = [*seed.buffers, seed.instruction]
     while queue:
         value = queue.pop()
-        if value.id in values or not _is_wide(value.shape, rows) or _only_collects(value):
+        if value.id in values or not _is_wide(value, rows) or _only_collects(value):
             continue
         values[value.id] = value
         queue += [u for u in value.users if _joins(u, rows, known)]
@@ -127,8 +127,12 @@ def _only_collects(value: Instruction) -> bool:
     return value.shape.is_tuple and value.opcode in ("tuple", "parameter", "while", "conditional", "call")
 
 
-def _is_wide(shape: Shape, rows: int) -> bool:
-    return any(is_wide_array(leaf, rows) for leaf in shape.parts)
+def _is_wide(value: Instruction, rows: int) -> bool:
+    """Whether a part of a value is data of tokens; looked at once for each shape."""
+    known, key = value.module.facts[_is_wide], (id(value.shape), rows)
+    if key not in known:
+        known[key] = any(is_wide_array(leaf, rows) for leaf in value.shape.parts)
+    return known[key]
 
 
 def is_wide_array(leaf: Shape, rows: int) -> bool:
