@@ -232,8 +232,9 @@ def analyze(
     """Tell what a compiled step needs, what fills its memory, and what is wasted.
 
     TARGET is a step file (train_step.py, or train_step.py:name if it has several), a script, a *.hlo.pb (gzip or
-    not), HLO text, or a folder that XLA dumped into. A script, which marks no step, runs with the arguments after --:
-    the step is what it compiles for TPUs, or the first training step that it calls, compiled for --topology.
+    not), HLO text, a profile (*.xplane.pb), or a folder that XLA dumped or a profiler logged into. A script, which
+    marks no step, runs with the arguments after --: the step is what it compiles for TPUs, or the first training step
+    that it calls, compiled for --topology.
     """
     from hloscope.cli import analyze as command
 

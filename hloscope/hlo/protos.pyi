@@ -778,7 +778,7 @@ class Trace(_message.Message):
     def __init__(self, planes: _Optional[_Iterable[_Union[TracePlane, _Mapping]]] = ...) -> None: ...
 
 class TracePlane(_message.Message):
-    __slots__ = ("name", "lines", "event_metadata")
+    __slots__ = ("name", "lines", "event_metadata", "stat_metadata")
     class EventMetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -786,13 +786,22 @@ class TracePlane(_message.Message):
         key: int
         value: TraceEventName
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[TraceEventName, _Mapping]] = ...) -> None: ...
+    class StatMetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: TraceStatName
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[TraceStatName, _Mapping]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
     EVENT_METADATA_FIELD_NUMBER: _ClassVar[int]
+    STAT_METADATA_FIELD_NUMBER: _ClassVar[int]
     name: str
     lines: _containers.RepeatedCompositeFieldContainer[TraceLine]
     event_metadata: _containers.MessageMap[int, TraceEventName]
-    def __init__(self, name: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., event_metadata: _Optional[_Mapping[int, TraceEventName]] = ...) -> None: ...
+    stat_metadata: _containers.MessageMap[int, TraceStatName]
+    def __init__(self, name: _Optional[str] = ..., lines: _Optional[_Iterable[_Union[TraceLine, _Mapping]]] = ..., event_metadata: _Optional[_Mapping[int, TraceEventName]] = ..., stat_metadata: _Optional[_Mapping[int, TraceStatName]] = ...) -> None: ...
 
 class TraceLine(_message.Message):
     __slots__ = ("name", "timestamp_ns", "events")
@@ -815,9 +824,25 @@ class TraceEvent(_message.Message):
     def __init__(self, metadata_id: _Optional[int] = ..., offset_ps: _Optional[int] = ..., duration_ps: _Optional[int] = ...) -> None: ...
 
 class TraceEventName(_message.Message):
-    __slots__ = ("name", "display_name")
+    __slots__ = ("name", "display_name", "stats")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
     name: str
     display_name: str
-    def __init__(self, name: _Optional[str] = ..., display_name: _Optional[str] = ...) -> None: ...
+    stats: _containers.RepeatedCompositeFieldContainer[TraceStat]
+    def __init__(self, name: _Optional[str] = ..., display_name: _Optional[str] = ..., stats: _Optional[_Iterable[_Union[TraceStat, _Mapping]]] = ...) -> None: ...
+
+class TraceStatName(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TraceStat(_message.Message):
+    __slots__ = ("metadata_id", "bytes_value")
+    METADATA_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_VALUE_FIELD_NUMBER: _ClassVar[int]
+    metadata_id: int
+    bytes_value: bytes
+    def __init__(self, metadata_id: _Optional[int] = ..., bytes_value: _Optional[bytes] = ...) -> None: ...

@@ -43,7 +43,11 @@ def read_hlo(path: str | Path) -> HloFile:
     Raises UserError with a clear line; for text, with the line and column of what is wrong.
     """
     path = Path(path)
-    data = read_data(path)
+    return parse_hlo(path, read_data(path))
+
+
+def parse_hlo(path: Path, data: bytes) -> HloFile:
+    """What `read_hlo` makes of a file with these bytes, unpacked. Raises UserError as it does."""
     if not data:
         raise UserError(f"{path} is empty")
     module, assignment = _parse(path, data)

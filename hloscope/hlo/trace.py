@@ -1,7 +1,7 @@
-"""Times of operations in a profiler's trace (`*.xplane.pb`), as jax.profiler and XProf write them on a TPU.
+"""Times of operations, and modules, in a profiler's trace (`*.xplane.pb`), as jax.profiler and XProf write them.
 
-A device is a plane (`/device:TPU:0`); one of its lines has an event for each run of a module, another one for each
-run of an operation, which lies within that of its module.
+A TPU is a plane (`/device:TPU:0`); one of its lines has an event for each run of a module, another one for each
+run of an operation, which lies within that of its module. What was compiled lies in a plane of the host's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hloscope.hlo.reader import read_data
 SUFFIX = ".xplane.pb"
 _DEVICE = re.compile(r"/device:TPU:\d+")
 _MODULES, _OPERATIONS = "XLA Modules", "XLA Ops"
+_COMPILED, _HLO = "/host:metadata", "Hlo Proto"
 # An operation is named "fusion.3" or with its whole text, "%fusion.3 = ..."; a module "jit_step(123)", by its run.
 _OPERATION_NAME = re.compile(r"%?([^\s=]+)")
 _PICOSECONDS = 1e-12
@@ -31,10 +32,7 @@ def read_trace(path: Path) -> dict[str, Times]:
 
     Raises UserError for what is no trace, and for a trace without operations on a TPU.
     """
-    try:
-        trace = protos.Trace.FromString(read_data(path))
-    except DecodeError as error:
-        raise UserError(f"{path} is no profiler trace: {error}") from error
+    trace = _decode(path)
     found: dict[str, Times] = {}
     for plane in trace.planes:
         if _DEVICE.fullmatch(plane.name):
@@ -43,6 +41,29 @@ def read_trace(path: Path) -> dict[str, Times]:
         planes = ", ".join(plane.name for plane in trace.planes if plane.name) or "none"
         raise UserError(f"{path} has no operations of a TPU; its planes: {planes}")
     return found
+
+
+def traced_modules(path: Path) -> dict[str, bytes]:
+    """The modules that ran while a trace was made, as encoded HloProtos, by name and program: `jit_step(12)`.
+
+    Raises UserError for what is no trace.
+    """
+    found: dict[str, bytes] = {}
+    for plane in _decode(path).planes:
+        if plane.name == _COMPILED:
+            stats = {number for number, stat in plane.stat_metadata.items() if stat.name == _HLO}
+            for name in plane.event_metadata.values():
+                for stat in name.stats:
+                    if stat.metadata_id in stats:
+                        found[name.name] = stat.bytes_value
+    return found
+
+
+def _decode(path: Path) -> protos.Trace:
+    try:
+        return protos.Trace.FromString(read_data(path))
+    except DecodeError as error:
+        raise UserError(f"{path} is no profiler trace: {error}") from error
 
 
 def _read_device(plane: protos.TracePlane, found: dict[str, Times]) -> None:

@@ -6,12 +6,13 @@ import filecmp
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hloscope.errors import UserError
+from hloscope.hlo.trace import SUFFIX as TRACE
 from hloscope.units import size
 
 # `module_0042.jit_step.cl_1234.after_optimizations.hlo.pb`; off TPUs with `cpu_` and the like before `after`;
@@ -62,24 +63,40 @@ class Dumped:
         return self.paths[0]
 
 
+class NoModuleError(UserError):
+    """A folder has no module."""
+
+
 def choose(folder: Path, module: str | None) -> tuple[Dumped, str | None]:
     """The step's module of a dump folder, and what to tell the user about the choice, or None.
 
-    `module` names one of several. Raises UserError, with the choices, if there is none or no clear one.
+    `module` names one of several. Raises NoModuleError if there is none, UserError, with the choices, if none is meant.
     """
     found = dumped_modules(folder)
     if not found:
-        raise UserError(_nothing(folder))
+        raise NoModuleError(_nothing(folder))
+    return choose_among(found, folder, module, same=_same)
+
+
+def choose_among(
+    found: Sequence[Dumped], place: Path, module: str | None, *, same: Callable[[Dumped, Dumped], bool]
+) -> tuple[Dumped, str | None]:
+    """As `choose`, of the modules that a place has, the largest first; `same` tells copies of one."""
     if module is not None:
-        return _named(folder, found, module), None
+        return _named(place, found, module), None
     first = found[0]
     # Processes that compile the same step leave a copy each.
-    alike = [d for d in found if d is first or _same(d, first)]
+    alike = [d for d in found if d is first or same(d, first)]
     others = [d for d in found if d not in alike]
     if others and first.bytes < _DOMINATES * others[0].bytes:
-        raise UserError(f"{folder} has {len(found)} modules: choose one with --module: {_listed(found)}")
+        raise UserError(f"{place} has {len(found)} modules: choose one with --module: {_listed(found)}")
     if len(found) == 1:
-        return first, None if first.path.parent == folder else f"took {first.label}, the only module below"
+        return (
+            first,
+            None
+            if first.path.parent == place or first.path == place
+            else f"took {first.label}, the only module below",
+        )
     large = f"by far the largest of {len(found)} modules" if others else f"one of {len(found)} that are equal"
     return first, f"took {first.label}, {large}; --module takes another"
 
@@ -107,6 +124,17 @@ def dumped_modules(folder: Path) -> list[Dumped]:
     labels = Counter(d.label for d in found)
     told = (d if labels[d.label] == 1 else replace(d, label=str(d.path.relative_to(folder))) for d in found)
     return sorted(told, key=lambda d: (-d.bytes, d.label))
+
+
+def profiles(folder: Path) -> list[Path]:
+    """The traces of a profiler that are nearest in a folder, largest first; of several runs, `UserError`."""
+    for files in _levels(folder):
+        if found := [f for f in files if f.name.endswith(TRACE) and f.is_file()]:
+            runs = sorted({str(f.parent) for f in found})
+            if len(runs) > 1:
+                raise UserError(f"{folder} has {len(runs)} profiles: name the folder of one: {_some(runs)}")
+            return sorted(found, key=lambda f: (-f.stat().st_size, f.name))
+    return []
 
 
 def _levels(folder: Path) -> Iterator[list[Path]]:
@@ -235,9 +263,12 @@ def _named(folder: Path, found: Sequence[Dumped], module: str) -> Dumped:
 
 
 def _listed(found: Sequence[Dumped]) -> str:
-    listed = ", ".join(map(_told, found[:_MOST_LISTED]))
-    more = len(found) - _MOST_LISTED
-    return f"{listed} and {more} more" if more > 0 else listed
+    return _some([_told(d) for d in found])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_LISTED
+    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _told(dumped: Dumped) -> str:

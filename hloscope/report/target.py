@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from hloscope.capture.beside import Beside, look_beside
 from hloscope.errors import CompileError, UserError
 from hloscope.hlo import HloFile, read_hlo
-from hloscope.report.dumps import MANIFEST, Dumped, choose
+from hloscope.hlo.reader import parse_hlo
+from hloscope.hlo.trace import SUFFIX as TRACE
+from hloscope.hlo.trace import traced_modules
+from hloscope.report.dumps import MANIFEST, Dumped, NoModuleError, choose, choose_among, profiles
 
 if TYPE_CHECKING:
     from hloscope.capture import Artifact
@@ -61,6 +64,8 @@ def open_hlo(target: str, *, module: str | None = None) -> Opened:
     if not there:
         raise UserError(f"there is no file or folder {target}")
     _refuse_other(path)
+    if path.name.endswith(TRACE):
+        return _open_profile(path, target, module)
     file = _checked(read_hlo(path), module)
     return open_dumped(file, target, _knows_more(file))
 
@@ -129,10 +134,29 @@ def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
         _checked(opened.file, module)
         return opened
     try:
-        chosen, note = choose(folder, module)
+        try:
+            chosen, note = choose(folder, module)
+        except NoModuleError:
+            if not (traces := profiles(folder)):
+                raise
+            return _open_profile(traces[0], target, module)
     except OSError as error:
         raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
     return open_module(chosen, target, () if note is None else (note,))
+
+
+def _open_profile(path: Path, source: str, module: str | None) -> Opened:
+    """A module that ran while a profiler's trace was made. Raises UserError if no one knows which, or there is none."""
+    held = traced_modules(path)
+    if not held:
+        raise UserError(f"{path} is a profile that holds no module: give a dump of the step")
+    named = [
+        Dumped(paths=(path,), label=name, module=name.partition("(")[0], bytes=len(data))
+        for name, data in held.items()
+    ]
+    found = sorted(named, key=lambda d: (-d.bytes, d.label))
+    chosen, note = choose_among(found, path, module, same=lambda a, b: held[a.label] == held[b.label])
+    return open_dumped(parse_hlo(path, held[chosen.label]), source, () if note is None else (note,))
 
 
 def open_module(chosen: Dumped, source: str, notes: tuple[str, ...] = ()) -> Opened:
