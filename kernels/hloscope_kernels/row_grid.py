@@ -23,10 +23,6 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-# Where each number lies in the prefetched schedule.
-_LIMIT, _LIVE_BLOCKS, _BLOCKS_PER_CORE = range(3)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGrid:
     """How rows are cut into blocks and given to cores.
@@ -53,23 +49,26 @@ class RowGrid:
         """Cores that get work: a buffer of one block cannot be shared."""
         return min(self.cores, self.blocks)
 
-    def schedule(self, limit: jax.Array) -> jax.Array:
-        """int32[3] for the scalar prefetch: limit, blocks with a valid row, blocks per core."""
-        limit = jnp.clip(limit.astype(jnp.int32), 0, self.rows)
-        live = jnp.maximum(pl.cdiv(limit, self.block_rows), self.workers).astype(jnp.int32)
-        per_core = pl.cdiv(live, self.workers).astype(jnp.int32)
-        return jnp.stack([limit, live, per_core])
+    def prefetched(self, limit: jax.Array) -> jax.Array:
+        """int32[1] for the scalar prefetch: the limit, from which a kernel derives all that it needs."""
+        return limit.astype(jnp.int32).reshape(1)
 
-    def grid(self, schedule: jax.Array) -> tuple[int | jax.Array, ...]:
-        """The grid: its second dimension is known only when the program runs."""
-        return (self.workers, schedule[_BLOCKS_PER_CORE], self.column_blocks)
+    def grid(self, limit: jax.Array) -> tuple[int | jax.Array, ...]:
+        """The grid: its second dimension, blocks per core, is known only when the program runs.
+
+        The blocks that begin below the limit are counted, not divided out: XLA makes one fusion of the
+        count, while each constant of arithmetic on scalars is a buffer of the whole program.
+        """
+        first_rows = self.block_rows * self.workers * lax.iota(jnp.int32, pl.cdiv(self.blocks, self.workers))
+        visited = (first_rows < limit.astype(jnp.int32)) | (first_rows == 0)
+        return (self.workers, jnp.sum(visited, dtype=jnp.int32), self.column_blocks)
 
     @property
     def dimension_semantics(self) -> tuple[Literal["parallel"], Literal["arbitrary"], Literal["arbitrary"]]:
         """`parallel` over cores, in order for the rest."""
         return ("parallel", "arbitrary", "arbitrary")
 
-    def block_index(self, core: Any, step: Any, column: Any, schedule: Any) -> tuple[Any, Any]:
+    def block_index(self, core: Any, step: Any, column: Any, prefetched: Any) -> tuple[Any, Any]:
         """(row block, column block) of a grid step, for index maps.
 
         A step past the live blocks stays on the last one, with its last columns: nothing is fetched
@@ -77,26 +76,34 @@ class RowGrid:
         """
         if self.workers == 1:
             return step, column
-        block = core * schedule[_BLOCKS_PER_CORE] + step
-        idle = block >= schedule[_LIVE_BLOCKS]
-        return (
-            jnp.where(idle, schedule[_LIVE_BLOCKS] - 1, block),
-            jnp.where(idle, self.column_blocks - 1, column),
-        )
+        live, per_core = self._live(prefetched)
+        block = core * per_core + step
+        idle = block >= live
+        return jnp.where(idle, live - 1, block), jnp.where(idle, self.column_blocks - 1, column)
 
-    def visit(self, schedule: Any, body: Any) -> None:
+    def visit(self, prefetched: Any, body: Any) -> None:
         """Run `body(first_row, valid_rows)` in a kernel, unless the step is idle.
 
         `first_row` is the first row of the block, `valid_rows` how many rows from there on are below
         the limit: block_rows or more except in the last live block.
         """
-        block = pl.program_id(0) * schedule[_BLOCKS_PER_CORE] + pl.program_id(1)
-        first_row = block * self.block_rows
-        valid_rows = schedule[_LIMIT] - first_row
+        step, limit = pl.program_id(1), self._limit(prefetched)
         if self.workers == 1:
-            body(first_row, valid_rows)
-        else:
-            pl.when(block < schedule[_LIVE_BLOCKS])(lambda: body(first_row, valid_rows))
+            body(step * self.block_rows, limit - step * self.block_rows)
+            return
+        live, per_core = self._live(prefetched)
+        block = pl.program_id(0) * per_core + step
+        first_row = block * self.block_rows
+        pl.when(block < live)(lambda: body(first_row, limit - first_row))
+
+    def _limit(self, prefetched: Any) -> Any:
+        return jnp.clip(prefetched[0], 0, self.rows)
+
+    def _live(self, prefetched: Any) -> tuple[Any, Any]:
+        """Blocks with a valid row, one per core at least, and how many of them each core takes."""
+        needed = lax.div(self._limit(prefetched) + (self.block_rows - 1), self.block_rows)
+        live = jnp.maximum(needed, self.workers)
+        return live, lax.div(live + (self.workers - 1), self.workers)
 
 
 def zero_tail(out: Any, valid_rows: Any, tile_rows: int) -> None:

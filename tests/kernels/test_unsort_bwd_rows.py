@@ -96,20 +96,20 @@ def test_two_cores_share_the_blocks_and_a_step_too_many_changes_nothing():
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_grid_visits_each_live_block_once_per_column_block(blocks, cores):
     grid = RowGrid(rows=blocks * 8, block_rows=8, column_blocks=3, cores=cores)
-    for limit in range(blocks * 8 + 1):
-        schedule = [int(number) for number in grid.schedule(jnp.asarray(limit))]
-        workers, steps, columns = (int(size) for size in grid.grid(jnp.asarray(schedule)))
+    for limit in range(-1, blocks * 8 + 2):
+        live = min(max(-(-limit // 8), min(cores, blocks)), blocks)
+        prefetched = grid.prefetched(jnp.asarray(limit))
+        workers, steps, columns = (int(size) for size in grid.grid(jnp.asarray(limit)))
         visited = []
         for core in range(workers):
             before = None
             for step in range(steps):
                 for column in range(columns):
-                    index = tuple(int(i) for i in grid.block_index(core, step, column, schedule))
-                    idle = core * schedule[2] + step >= schedule[1]
+                    index = tuple(int(i) for i in grid.block_index(core, step, column, prefetched))
+                    idle = core * steps + step >= live
                     assert not idle or index == before  # Nothing is fetched or written for an idle step.
                     visited += [] if idle else [index]
                     before = index
-        live = max(-(-limit // 8), workers)
         assert sorted(visited) == [(block, column) for block in range(live) for column in range(3)]
 
 

@@ -94,7 +94,6 @@ def _call(
     dtype = operands[0].dtype
     grid = RowGrid(rows=result[0], block_rows=blocks.rows, cores=chip.cores)
     limit, *operands = varying_alike(limit, *operands)
-    schedule = grid.schedule(limit)
 
     def window(width: int) -> pl.BlockSpec:
         return pl.BlockSpec((blocks.rows, width), grid.block_index)
@@ -106,7 +105,7 @@ def _call(
         out_shape=output(result, dtype, like=operands[0]),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=grid.grid(schedule),
+            grid=grid.grid(limit),
             in_specs=[window(width) for width in widths],
             out_specs=window(result[1]),
         ),
@@ -117,7 +116,7 @@ def _call(
         ),
         name=name,
         interpret=interpret,
-    )(schedule, *operands)
+    )(grid.prefetched(limit), *operands)
 
 
 def _cost(rows: int, read: int, written: int, itemsize: int) -> pl.CostEstimate:
@@ -128,7 +127,7 @@ def _cost(rows: int, read: int, written: int, itemsize: int) -> pl.CostEstimate:
 
 
 def _forward(
-    schedule: Any, fused: Any, out: Any, *, activation: Activation, blocks: Blocks, dtype: Any, grid: RowGrid
+    prefetched: Any, fused: Any, out: Any, *, activation: Activation, blocks: Blocks, dtype: Any, grid: RowGrid
 ) -> None:
     mlp = out.shape[1]
 
@@ -142,11 +141,11 @@ def _forward(
         _for_each_tile(mlp, blocks, tile)
         zero_tail(out, valid_rows, blocks.tile_rows)
 
-    grid.visit(schedule, block)
+    grid.visit(prefetched, block)
 
 
 def _backward(
-    schedule: Any,
+    prefetched: Any,
     fused: Any,
     gradient: Any,
     out: Any,
@@ -189,7 +188,7 @@ def _backward(
         lax.fori_loop(0, count, step, ahead(at(0)))
         zero_tail(out, valid_rows, blocks.tile_rows)
 
-    grid.visit(schedule, block)
+    grid.visit(prefetched, block)
 
 
 def _for_each_tile(width: int, blocks: Blocks, tile: Callable[[Any, int, int], None]) -> None:

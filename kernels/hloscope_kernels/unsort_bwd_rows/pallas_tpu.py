@@ -49,11 +49,10 @@ def unsort_bwd_rows_kernel(
         column_blocks=pl.cdiv(hidden, blocks.columns),
         cores=chip.cores,
     )
-    schedule = grid.schedule(limit)
     dense = _lane_dense(weights.astype(jnp.float32))
 
-    def per_row(core: Any, step: Any, column: Any, schedule: Any) -> tuple[Any, int]:
-        return grid.block_index(core, step, column, schedule)[0], 0
+    def per_row(core: Any, step: Any, column: Any, prefetched: Any) -> tuple[Any, int]:
+        return grid.block_index(core, step, column, prefetched)[0], 0
 
     matrix = pl.BlockSpec((blocks.rows, blocks.columns), grid.block_index)
     vector = pl.BlockSpec((blocks.rows // LANES, LANES), per_row)
@@ -66,7 +65,7 @@ def unsort_bwd_rows_kernel(
         ],
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=grid.grid(schedule),
+            grid=grid.grid(limit),
             in_specs=[vector, matrix, matrix],
             out_specs=[matrix, vector],
             scratch_shapes=[pltpu.VMEM((blocks.rows, LANES), jnp.float32)] * 2,
@@ -83,7 +82,7 @@ def unsort_bwd_rows_kernel(
         ),
         name="unsort_bwd_rows",
         interpret=interpret,
-    )(schedule, dense, gradient, y)
+    )(grid.prefetched(limit), dense, gradient, y)
     return weighted, dots.reshape(-1)[:rows]
 
 
@@ -93,7 +92,7 @@ def _lane_dense(vector: jax.Array) -> jax.Array:
 
 
 def _body(
-    schedule: Any,
+    prefetched: Any,
     weights: Any,
     gradient: Any,
     y: Any,
@@ -139,7 +138,7 @@ def _body(
         def _() -> None:
             sums_to_rows(partial_dots, dots, valid_rows)
 
-    grid.visit(schedule, block)
+    grid.visit(prefetched, block)
 
 
 def _select_columns(product: jax.Array, start: int, valid_columns: Any) -> jax.Array:

@@ -66,7 +66,6 @@ def valid_rows_kernel(
     grid = RowGrid(rows=kernel.rows, block_rows=kernel.blocks.rows, cores=chip.cores)
     captured = [jnp.asarray(array) for array in kernel.program.captured.values()]
     limit, *given = varying_alike(limit, *operands, *captured)
-    schedule = grid.schedule(limit)
     operands, captured = given[: len(operands)], given[len(operands) :]
     inputs = [_dense(value, grid) if is_vector(value.shape) else value for value in operands] + [
         widen(array).reshape(1, -1) for array in captured
@@ -80,7 +79,7 @@ def valid_rows_kernel(
         out_shape=[output(shape, dtype, like=limit) for shape, dtype in stored],
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=grid.grid(schedule),
+            grid=grid.grid(limit),
             in_specs=[_window(kernel, value, grid) for value in kernel.program.inputs]
             + [pl.BlockSpec(array.shape, _first) for array in inputs[len(operands) :]],
             out_specs=[_window(kernel, value, grid) for value in kernel.results()],
@@ -96,7 +95,7 @@ def valid_rows_kernel(
         ),
         name=name,
         interpret=interpret,
-    )(schedule, *inputs)
+    )(grid.prefetched(limit), *inputs)
     return [_returned(kernel, value, array) for value, array in zip(kernel.results(), outputs, strict=True)]
 
 
@@ -152,8 +151,8 @@ def _window(kernel: RowKernel, value: int, grid: RowGrid) -> pl.BlockSpec:
     if not is_vector(shape):
         return pl.BlockSpec((kernel.blocks.rows, shape[1]), grid.block_index)
 
-    def per_row(core: Any, step: Any, column: Any, schedule: Any) -> tuple[Any, int, int]:
-        return grid.block_index(core, step, column, schedule)[0], 0, 0
+    def per_row(core: Any, step: Any, column: Any, prefetched: Any) -> tuple[Any, int, int]:
+        return grid.block_index(core, step, column, prefetched)[0], 0, 0
 
     return pl.BlockSpec((None, kernel.blocks.rows // LANES, LANES), per_row)
 
@@ -174,7 +173,7 @@ class _Body:
         self.groups = lockstep(kernel.program, kernel.roles)
         self.sums = summed_outputs(self.groups)
 
-    def run(self, schedule: Any, *references: Any) -> None:
+    def run(self, prefetched: Any, *references: Any) -> None:
         program = self.kernel.program
         read = len(program.inputs) + len(program.captured)
         inputs = dict(zip((*program.inputs, *program.captured), references[:read], strict=True))
@@ -199,7 +198,7 @@ class _Body:
                 else:
                     zero_tail(reference, valid_rows, min(_TAIL_TILE, self.blocks.tile_rows))
 
-        self.grid.visit(schedule, block)
+        self.grid.visit(prefetched, block)
 
     def _tiles(
         self, first_row: Any, inputs: Any, outputs: Any, columns: dict[int, Any], kept: dict[int, Any]
