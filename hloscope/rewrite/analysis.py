@@ -19,9 +19,11 @@ from hloscope.rewrite.kernels import Choice, choose_kernel, refusal
 from hloscope.rewrite.limit_values import LimitValue, LimitValues
 from hloscope.rewrite.limits import Limits
 from hloscope.rewrite.marks import MARK, registered
-from hloscope.rewrite.masks import guards_dead_rows_only
+from hloscope.rewrite.masks import guards_dead_rows_only, settled
 from hloscope.rewrite.merging import merge_shard_maps
 from hloscope.rewrite.order import needed_by
+from hloscope.rewrite.ranges import Ranges
+from hloscope.rewrite.saved_rows import Recomputed, find_recomputed
 
 _RAGGED = ("ragged_dot_general", MARK)
 
@@ -81,12 +83,16 @@ class Program:
 
     Attributes:
       masked: gathers that fill dead rows only; they may clip.
+      settled: selects of integers that return one operand in every row, each with it.
+      recomputed: row numbers that loops save though they follow from others.
     """
 
     closed: Any
     demands: Demands
     found: tuple[Found, ...]
     masked: tuple[Any, ...]
+    settled: tuple[tuple[Any, Any], ...]
+    recomputed: tuple[Recomputed, ...]
 
 
 def analyze(closed: Any) -> Program:
@@ -100,7 +106,21 @@ def analyze(closed: Any) -> Program:
     places = list(bodies(body, Place(path=(), executions=1)))
     found = [each for inner, place in places for each in _in_body(inner, place, demands)]
     masked = [each for inner, _ in places for each in inner.eqns if guards_dead_rows_only(each, demands)]
-    return Program(closed=flat, demands=demands, found=tuple(found), masked=tuple(masked))
+    ranges = Ranges(demands.limits)
+    one_sided = [
+        (each, operand)
+        for inner, _ in places
+        for each in inner.eqns
+        if (operand := settled(each, demands, ranges)) is not None
+    ]
+    return Program(
+        closed=flat,
+        demands=demands,
+        found=tuple(found),
+        masked=tuple(masked),
+        settled=tuple(one_sided),
+        recomputed=tuple(find_recomputed(flat, demands)),
+    )
 
 
 def bodies(body: Any, place: Place) -> Iterator[tuple[Any, Place]]:

@@ -68,14 +68,14 @@ class Ranges:
         if len(expr.args) != 3:
             return None
         mask, when_false, when_true = expr.args
-        verdict = self._verdict(mask)
+        verdict = self.verdict(mask)
         if verdict is not None:
             return self.range(when_true if verdict else when_false)
         if self._is_floor(mask, when_false, when_true):
             return self.range(when_false)
         return _union(self.range(when_false), self.range(when_true))
 
-    def _verdict(self, mask: Expr) -> bool | None:
+    def verdict(self, mask: Expr) -> bool | None:
         """What a mask says, where it says the same in all rows."""
         if mask.op not in FLIPPED:
             return None
@@ -91,32 +91,35 @@ class Ranges:
         if left is None or right is None or left[0] < 0 or right[0] <= 0 or mask.op != "and":
             return False
         signs, rest = mask.args
-        return _compares(signs, "sign", (number,), (by,)) and _compares(rest, "rem", (number, by), None)
+        return self._compares(signs, "sign", (number,), (by,)) and self._compares(
+            rest, "rem", (number, by), None
+        )
 
+    def _compares(self, mask: Expr, op: str, left: tuple[Expr, ...], right: tuple[Expr, ...] | None) -> bool:
+        """Whether a mask says that `op` of these is not `op` of those, or, of None, that it is not zero."""
+        if mask.op != "ne":
+            return False
+        one, other = mask.args
+        if one.op != op or not self._all_alike(one.args, left):
+            return False
+        return self._number(other) == 0 if right is None else self._is_of(other, op, right)
 
-def _compares(mask: Expr, op: str, left: tuple[Expr, ...], right: tuple[Expr, ...] | None) -> bool:
-    """Whether a mask says that `op` of these is not `op` of those, or, of None, that it is not zero."""
-    if mask.op != "ne":
-        return False
-    one, other = mask.args
-    if one.op != op or not _all_alike(one.args, left):
-        return False
-    return literal_value(other) == 0 if right is None else _is_of(other, op, right)
+    def _is_of(self, expr: Expr, op: str, args: tuple[Expr, ...]) -> bool:
+        inner = self._filling(expr)
+        return inner.op == op and self._all_alike(inner.args, args)
 
+    def _all_alike(self, left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
+        """The same values, a scalar being the same as an array that is filled with it."""
+        pairs = zip(left, right, strict=True)
+        return all(a is b or self._number(a) == self._number(b) is not None for a, b in pairs)
 
-def _is_of(expr: Expr, op: str, args: tuple[Expr, ...]) -> bool:
-    inner = scalar_of(expr) or expr
-    return inner.op == op and _all_alike(inner.args, args)
+    def _number(self, expr: Expr) -> int | None:
+        return literal_value(self._filling(expr))
 
-
-def _all_alike(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
-    """The same values, a scalar being the same as an array that is filled with it."""
-    pairs = zip(left, right, strict=True)
-    return all(a is b or _number(a) == _number(b) is not None for a, b in pairs)
-
-
-def _number(expr: Expr) -> int | None:
-    return literal_value(scalar_of(expr) or expr)
+    def _filling(self, expr: Expr) -> Expr:
+        """The scalar that an array is filled with, else the array."""
+        scalar = scalar_of(expr) or expr
+        return scalar if scalar.shape else self.limits.normal(scalar)
 
 
 class RangesBehind(Ranges):
@@ -138,12 +141,13 @@ class RangesBehind(Ranges):
             return before[:1] == after[:1]
         return not before or expr.op == "convert_element_type" or keeps_rows(expr)
 
-    def _verdict(self, mask: Expr) -> bool | None:
+    def verdict(self, mask: Expr) -> bool | None:
+        """What a mask says in the rows from the limit on."""
         for value in (True, False):
             below = self.limits.below_where(mask, value)
             if any(self.limits.same(limit, self.limit, self.rows) for limit in below):
                 return not value
-        return super()._verdict(mask)
+        return super().verdict(mask)
 
 
 class RangesBelow(RangesBehind):
@@ -158,9 +162,10 @@ class RangesBelow(RangesBehind):
             return unit_steps(expr) and parameter(expr, "start_indices")[0] == 0
         return super()._same_rows(expr)
 
-    def _verdict(self, mask: Expr) -> bool | None:
+    def verdict(self, mask: Expr) -> bool | None:
+        """What a mask says in the rows below the limit."""
         if mask.op in SPREADS and keeps_rows(mask):
-            return self._verdict(mask.args[0])
+            return self.verdict(mask.args[0])
         if mask.op in FLIPPED:
             left, right = mask.args
             for op, row, bound in ((mask.op, left, right), (FLIPPED[mask.op], right, left)):
@@ -169,7 +174,7 @@ class RangesBelow(RangesBehind):
                     continue
                 if self.limits.same(limit, self.limit, self.rows):
                     return op == "lt"
-        return Ranges._verdict(self, mask)
+        return Ranges.verdict(self, mask)
 
 
 def _fits(expr: Expr, found: Range | None) -> Range | None:

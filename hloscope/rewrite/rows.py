@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -68,10 +68,15 @@ class RowsAnalysis:
     Attributes:
       clusters: those that can be replaced, and those that cannot, with the reason.
       masks: `file:line` of gathers whose fill values only dead rows can hold; they go when clusters are replaced.
+      wraps: `file:line` of selects that return one operand in every row, as those of indices that are never negative;
+        they go likewise.
+      recomputed: `file:line` of the first readers of row numbers that a loop saves though they follow from others.
     """
 
     clusters: tuple[RowCluster, ...]
     masks: tuple[str, ...] = ()
+    wraps: tuple[str, ...] = ()
+    recomputed: tuple[str, ...] = ()
 
     @property
     def replaceable(self) -> tuple[RowCluster, ...]:
@@ -83,7 +88,14 @@ class RowsAnalysis:
         if not self.clusters:
             return "no ragged buffer found: nothing reads the rows of a matrix below a limit that is known"
         masks = [f"{mask}: a gather fills dead rows only: its mask is dropped" for mask in self.masks]
-        return "\n".join([*(cluster.explain() for cluster in self.clusters), *masks])
+        wraps = [
+            f"{wrap}: a select of indices takes one side in every row: it is dropped" for wrap in self.wraps
+        ]
+        again = [
+            f"{reader}: row numbers follow from others that the loop saves: computed again"
+            for reader in self.recomputed
+        ]
+        return "\n".join([*(cluster.explain() for cluster in self.clusters), *masks, *wraps, *again])
 
 
 def find_row_clusters(step: Step) -> RowsAnalysis:
@@ -92,8 +104,16 @@ def find_row_clusters(step: Step) -> RowsAnalysis:
     Imports jax and traces the step, in the mesh of its arguments.
     """
     program = analyze(Traced.of(step).closed)
-    masks = tuple(jaxprs.source_line(gather) or "unknown" for gather in program.masked)
-    return RowsAnalysis(clusters=tuple(map(_cluster, program.found)), masks=masks)
+    return RowsAnalysis(
+        clusters=tuple(map(_cluster, program.found)),
+        masks=_lines(program.masked),
+        wraps=_lines(select for select, _ in program.settled),
+        recomputed=_lines(each.reader for each in program.recomputed),
+    )
+
+
+def _lines(equations: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(jaxprs.source_line(equation) or "unknown" for equation in equations)
 
 
 def rewrite_rows(step: Step, keys: Collection[str] | None = None) -> Step:

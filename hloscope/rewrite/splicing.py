@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,35 +13,60 @@ from hloscope.rewrite import jaxprs
 from hloscope.rewrite.analysis import Found, Program
 from hloscope.rewrite.kernels import donations, replacement
 from hloscope.rewrite.layouts import in_given_order
-from hloscope.rewrite.masks import without_mask
+from hloscope.rewrite.masks import returning, without_mask
 from hloscope.rewrite.order import needed_by, needed_equations, operands, sorted_equations
+from hloscope.rewrite.saved_rows import Recomputed
 
 
 def splice(program: Program, chosen: Sequence[Found]) -> Any:
     """The closed program with kernels in the place of these groups; all of them must be replaceable.
 
-    Masks that only guard dead rows go too: beside a kernel each would be a pass over the buffer of its own.
+    Masks that only guard dead rows go too: beside a kernel each would be a pass over the buffer of its own. So do
+    wraps of indices that are never negative, and stacks of row numbers that follow from others.
     """
     by_body: dict[int, list[Found]] = {}
     for found in chosen:
         by_body.setdefault(id(found.body), []).append(found)
-    return _rebuilt(program.closed, by_body, {id(gather) for gather in program.masked})
+    unmasked = {id(gather): without_mask(gather) for gather in program.masked}
+    unmasked |= {id(select): returning(select, operand) for select, operand in program.settled}
+    heads: dict[int, list[Recomputed]] = {}
+    for each in program.recomputed:
+        heads.setdefault(id(each.body), []).append(each)
+    return _Rebuilder(by_body=by_body, unmasked=unmasked, heads=heads).rebuilt(program.closed)
 
 
-def _rebuilt(jaxpr: Any, by_body: dict[int, list[Found]], masked: set[int]) -> Any:
-    body = jaxprs.opened(jaxpr)
-    equations = [
-        without_mask(equation)
-        if id(equation) in masked
-        else jaxprs.with_inner_jaxprs(
-            equation, [_rebuilt(inner, by_body, masked) for inner in jaxprs.inner_jaxprs(equation)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rebuilder:
+    """Rebuilds a program, body by body.
+
+    Attributes:
+      by_body: the groups to replace, by the id of their body.
+      unmasked: equations to put in the place of others, by the id of these.
+      heads: inputs that a body computes itself, by its id.
+    """
+
+    by_body: Mapping[int, list[Found]]
+    unmasked: Mapping[int, Any]
+    heads: Mapping[int, list[Recomputed]]
+
+    def rebuilt(self, jaxpr: Any) -> Any:
+        body = jaxprs.opened(jaxpr)
+        equations = [self.equation(equation) for equation in body.eqns]
+        if found := self.by_body.get(id(body)):
+            equations = _spliced(body, equations, found)
+        head = self.heads.get(id(body), [])
+        computed = {each.variable for each in head}
+        return jaxprs.rebuilt(
+            jaxpr,
+            equations=[*(made for each in head for made in each.equations()), *equations],
+            inputs=[jaxprs.fresh(var) if var in computed else var for var in body.invars],
         )
-        for equation in body.eqns
-    ]
-    found = by_body.get(id(body), [])
-    if not found:
-        return jaxprs.rebuilt(jaxpr, equations=equations)
-    return jaxprs.rebuilt(jaxpr, equations=_spliced(body, equations, found))
+
+    def equation(self, equation: Any) -> Any:
+        if id(equation) in self.unmasked:
+            return self.unmasked[id(equation)]
+        inner = [self.rebuilt(each) for each in jaxprs.inner_jaxprs(equation)]
+        return jaxprs.with_inner_jaxprs(equation, inner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

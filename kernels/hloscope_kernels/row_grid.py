@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGrid:
     """How rows are cut into blocks and given to cores.

@@ -1,4 +1,6 @@
-"""Fill masks of gathers: dropped where they only guard dead rows, kept where a row that is read may need them."""
+"""Masks that hide nothing: fill values that only guard dead rows and wraps of indices that are never negative are
+dropped; those that a row may need are kept.
+"""
 
 # jax and jaxprs have no types worth checking here.
 
@@ -13,6 +15,8 @@ import ragged_programs as programs
 from jax import lax
 from jax.lax import GatherScatterMode
 
+from hloscope.rewrite import jaxprs
+from hloscope.rewrite.analysis import Place, bodies
 from hloscope.rewrite.limits import Limits
 from hloscope.rewrite.ranges import Ranges, RangesBehind, RangesBelow
 from hloscope.rewrite.rows import kernels_as, rewrite_rows
@@ -93,6 +97,54 @@ def test_a_gather_that_is_read_whole_keeps_its_mask():
         return loss, jnp.sum(tokens.at[token].get(mode="fill", fill_value=0))
 
     assert modes(programs.step_of(program, *ARGS)) == ["CLIP", "FILL_OR_DROP"]
+
+
+def wraps(step) -> int:
+    """Selects of integers over the buffer's rows, in all scopes of a rewritten step, that read their index's sign."""
+    with kernels_as("interpret"):
+        jaxpr = jax.make_jaxpr(rewrite_rows(step).fn)(*step.args)
+    scopes = [scope for scope, _ in bodies(jaxpr.jaxpr, Place(path=(), executions=1))]
+    signs = {
+        each.outvars[0]
+        for scope in scopes
+        for each in scope.eqns
+        if each.primitive.name == "lt" and jaxprs.is_literal(each.invars[1]) and each.invars[1].val == 0
+    }
+    return sum(
+        each.primitive.name == "select_n"
+        and each.invars[0] in signs
+        and each.outvars[0].aval.shape == (programs.ROWS,)
+        for scope in scopes
+        for each in scope.eqns
+    )
+
+
+def test_an_index_that_is_never_negative_is_not_wrapped():
+    step = programs.step_of(jax.value_and_grad(programs.sorted_moe_loss, argnums=(0, 1)), *ARGS)
+    assert wraps(step) == 0
+    assert "takes one side in every row" in programs.analysis(step.fn, *ARGS).explain()
+    assert programs.same(programs.poisoned(step.fn, *ARGS), programs.plain(step.fn, *ARGS))
+
+
+def from_the_end(params, tokens, choice):
+    # Rows count from the end of the tokens: each index is negative.
+    order = jnp.pad(jnp.argsort(choice), (0, 4))
+    live = jnp.arange(programs.ROWS) < jnp.sum(choice[:3])
+    token = jnp.where(live, order // 2 - programs.TOKENS, -1)
+    packed = tokens.at[token].get(mode="clip")
+    return lax.ragged_dot(programs.swish(packed), params["w"], choice[:3])
+
+
+def perhaps_negative(params, tokens, choice):
+    token = jnp.where(jnp.arange(programs.ROWS) < jnp.sum(choice[:3]), choice[0] - 1, 2)
+    packed = tokens.at[token].get(mode="clip")
+    return lax.ragged_dot(programs.swish(packed), params["w"], choice[:3])
+
+
+@pytest.mark.parametrize(("program", "kept"), [(from_the_end, 0), (perhaps_negative, 1)])
+def test_an_index_that_may_be_negative_is_wrapped(program, kept: int):
+    assert wraps(programs.step_of(program, *ARGS)) == kept
+    assert programs.same(programs.poisoned(program, *ARGS), programs.plain(program, *ARGS))
 
 
 # Ranges by themselves.

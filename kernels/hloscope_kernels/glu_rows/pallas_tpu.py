@@ -127,7 +127,14 @@ def _cost(rows: int, read: int, written: int, itemsize: int) -> pl.CostEstimate:
 
 
 def _forward(
-    prefetched: Any, fused: Any, out: Any, *, activation: Activation, blocks: Blocks, dtype: Any, grid: RowGrid
+    prefetched: Any,
+    fused: Any,
+    out: Any,
+    *,
+    activation: Activation,
+    blocks: Blocks,
+    dtype: Any,
+    grid: RowGrid,
 ) -> None:
     mlp = out.shape[1]
 
