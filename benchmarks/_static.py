@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hloscope.analysis.kernel_time import bundles_of
-from hloscope.analysis.machine_code import MachineCode, read_machine_code
+from hloscope.analysis.machine_code import MachineCode, Stretch, read_machine_code
 from hloscope.capture.kernels import DUMP_FLAGS
 from hloscope.devices import chips
 
@@ -109,10 +109,15 @@ def compile_cases(chip: Chip, cases: list[dict[str, Any]], folder: Path) -> list
 
 
 def largest_program(answer: dict[str, Any]) -> Path | None:
-    """The listing of the largest program of a case that moves HBM: around it there are only scalars and masks."""
+    """The longest listing of a case: around the program there are only scalars, masks and a count of blocks."""
     found = [(Path(file), read_listing(Path(file))) for file in answer["files"]]
-    sized = [(bundles_of(code.outside)[0], file) for file, code in found if code is not None]
+    sized = [(_written(code.outside), file) for file, code in found if code is not None]
     return max(sized)[1] if sized else None
+
+
+def _written(stretch: Stretch) -> int:
+    """Bundles as they are listed, those of each loop once: how often a grid runs is not in the code."""
+    return stretch.bundles + sum(map(_written, stretch.inner))
 
 
 def program_of(answer: dict[str, Any]) -> MachineCode:
