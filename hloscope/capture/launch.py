@@ -225,11 +225,17 @@ class _Run:
     began: float = field(default_factory=lambda: time.monotonic())
     during: Stage = "start"
     last: dict[str, Any] | None = None
-    kept: dict[str, Artifact] = field(default_factory=dict[str, Artifact])  # what a script compiled, by place
+    kept: list[Path] = field(default_factory=list[Path])  # where what a script compiled lies
+
+    said_before: int = 0  # bytes of the log that are from before the last compile
 
     @property
     def log(self) -> str:
         return (self.staging / "log").read_text(errors="replace")
+
+    @property
+    def compile_log(self) -> str:
+        return (self.staging / "log").read_bytes()[self.said_before :].decode(errors="replace")
 
     def follow(self, request: Mapping[str, object]) -> Path:
         """Run the worker to its end and tell where its result lies, or raise what went wrong."""
@@ -307,13 +313,14 @@ class _Run:
     def _heard(self, event: dict[str, Any]) -> None:
         stage = event["stage"]
         if stage == "kept":
-            self.kept[event["path"]] = Artifact.load(Path(event["path"]))
+            self.kept.append(Path(event["path"]))
         if stage not in STAGES:
             return
         if stage in ("done", "failed"):
             self.last = event
         else:
             self.during = stage
+            self.said_before = event.get("said_before", self.said_before)
         if self.on_event is not None:
             detail = str(event.get("detail") or "")
             self.on_event(Event(stage=stage, seconds=time.monotonic() - self.began, detail=detail))
@@ -328,7 +335,7 @@ class _Run:
             raise error
         if self.last is None and self.kept and self.during == "import":
             # The script ended its process, or died of running what this machine cannot run.
-            return choose(self.kept.values(), self.file).path
+            return choose([Artifact.load(place) for place in dict.fromkeys(self.kept)], self.file).path
         if self.last is None and code == 0:
             raise UserError(f"the file ended the process during {self.during}, before the step was compiled")
         if self.last is None and (wrong := messages.wrong_flags(self.log)) is not None:
@@ -336,18 +343,16 @@ class _Run:
         raise self._compile_error(code)
 
     def _compile_error(self, code: int) -> CompileError:
-        log = self.log
-        text = self._why(code, log)
+        text = self._why(code)
         kept = self._keep(text)
-        return CompileError(
-            text, log_tail=messages.tail(log), dump_dir=None if kept is None else str(kept.path)
-        )
+        place = None if kept is None else str(kept.path)
+        return CompileError(text, log_tail=messages.tail(self.log), dump_dir=place)
 
-    def _why(self, code: int, log: str) -> str:
+    def _why(self, code: int) -> str:
         if self.last is None:
             return death(code, self.during)
         raised = re.sub(r"\s*See https://\S+ for more details\.", "", self.last["detail"])
-        sizes = messages.out_of_memory(log, raised)
+        sizes = messages.out_of_memory(self.compile_log, raised)
         if "RESOURCE_EXHAUSTED" in raised and sizes is not None:
             used, limit = map(messages.in_words, sizes)
             return f"the step does not fit: it needs {used} of device memory (HBM), there are {limit}"
@@ -362,7 +367,8 @@ class _Run:
         planned = read_artifact(folder)
         environment = worker_environment()
         variables = (environment["XLA_FLAGS"], environment.get("LIBTPU_INIT_ARGS", ""))
-        sizes = messages.out_of_memory(self.log, error)
+        sizes = messages.out_of_memory(self.compile_log, error)
+        said = messages.compiler_warnings(self.compile_log)
         failed = dataclasses.replace(
             planned,
             schedule_path=files.schedule_path,
@@ -371,7 +377,7 @@ class _Run:
             flags=dump.user_flags(files.changed_flags, planned.compiler_options, *variables),
             hbm_limit_bytes=None if sizes is None else messages.to_bytes(sizes[1]),
             # What the error says in other words is no news.
-            warnings=[w for w in messages.compiler_warnings(self.log) if not messages.out_of_memory(w)],
+            warnings=messages.unique(planned.warnings, (w for w in said if not messages.out_of_memory(w))),
             status="failed",
             error=error,
             log_tail=messages.tail(self.log),

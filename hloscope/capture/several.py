@@ -17,7 +17,12 @@ _DOMINATES = 4
 
 def choose(found: Iterable[Artifact], path: str) -> Artifact:
     """The step by far the largest. `UserError`, with the choices, if there is none."""
-    sizes = {a.key: a.hlo_path.stat().st_size for a in found}
+    try:
+        sizes = {a.key: a.hlo_path.stat().st_size for a in found}
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} compiles more than the store keeps: raise HLOSCOPE_CACHE_GIB, or choose one step as {path}:NAME"
+        ) from error
     largest, *others = sorted(found, key=lambda a: -sizes[a.key])
     if not others or sizes[largest.key] >= _DOMINATES * sizes[others[0].key]:
         return largest

@@ -29,7 +29,7 @@ from typing import Any
 
 import hloscope
 from hloscope.capture import compiling, dump, lowering, messages, parcel, script, scripted, store, userfile
-from hloscope.capture.artifact import HLO_FILE, KERNELS_FILE, Artifact, MemoryStats, write_artifact
+from hloscope.capture.artifact import HLO_FILE, KERNELS_FILE, Artifact, write_artifact
 from hloscope.capture.events import Stage
 from hloscope.capture.kernels import without_dump_flags, write_kernels
 from hloscope.capture.step import Step, StepSpec
@@ -262,14 +262,17 @@ class Job:
 
     def compile(self, lowered: Any, planned: Artifact) -> tuple[Artifact, Any]:
         """Compile and publish: the artifact, and jax's executable."""
-        self.channel.enter("compile", detail=self.topology.name)
+        # A script may compile several steps: what is said of one is no word on the next.
+        sys.stderr.flush()
+        said_before = self.log.stat().st_size
+        self.channel.enter("compile", detail=self.topology.name, said_before=said_before)
         # Written before the compile: it may take this process with it.
         planned.path.mkdir()
-        write_artifact(planned, {})
+        write_artifact(dataclasses.replace(planned, warnings=messages.unique(self.channel.warnings)), {})
         dumped = Path(self.request.staging) / "dump"
         compiled = compiling.compile_step(lowered, self.step.compiler_options, dumped)
         self.channel.enter("store")
-        artifact = self.complete(planned, dumped, compiled.seconds, compiled.memory_stats)
+        artifact = self.complete(planned, dumped, said_before, compiled)
         return self.shelf.publish(artifact, replace=self.request.fresh), compiled.executable
 
     def plan(self, lowered: Any, shardings: list[Any]) -> Artifact:
@@ -319,14 +322,19 @@ class Job:
             }
         )
 
+    @property
+    def log(self) -> Path:
+        """What this process and the compiler write to standard output and error."""
+        return Path(self.request.staging) / "log"
+
     def complete(
-        self, planned: Artifact, dumped: Path, seconds: float, stats: MemoryStats | None
+        self, planned: Artifact, dumped: Path, said_before: int, compiled: compiling.Compiled
     ) -> Artifact:
-        """The artifact with what the compile told."""
+        """The artifact with what the compile told, in the log behind what was `said_before`."""
         options = self.step.compiler_options
         # The log is read before asking for the limit, which fills it with an error of its own.
         sys.stderr.flush()
-        logged = messages.compiler_warnings((Path(self.request.staging) / "log").read_text(errors="replace"))
+        logged = messages.compiler_warnings(self.log.read_bytes()[said_before:].decode(errors="replace"))
         limit = compiling.hbm_limit(self.topology, options)
         files = dump.collect(dumped, planned.path)
         if files is None or not dump.is_whole(files.hlo_path):
@@ -346,11 +354,11 @@ class Job:
             schedule_path=files.schedule_path,
             before_hlo_path=files.before_hlo_path,
             module_name=files.module_name,
-            memory_stats=stats,
+            memory_stats=compiled.memory_stats,
             hbm_limit_bytes=limit,
             flags=dump.user_flags(files.changed_flags, options, *environment_flags()),
             warnings=messages.unique(self.channel.warnings, logged),
-            compile_seconds=seconds,
+            compile_seconds=compiled.seconds,
             worker_peak_bytes=compiling.peak_bytes(),
         )
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hloscope import load
-from hloscope.capture import Event, capture_step
+from hloscope.capture import Artifact, Event, capture_step
 from hloscope.capture.script import is_step_file
 from hloscope.cli.main import main
-from hloscope.errors import UserError
+from hloscope.errors import CompileError, UserError
 
 WriteStep = Callable[..., str]
 
@@ -238,6 +238,16 @@ def test_a_script_that_compiles_in_several_threads(write_step: WriteStep) -> Non
 
 
 @pytest.mark.tpu_compile
+def test_a_script_that_compiles_more_than_the_store_keeps(
+    write_step: WriteStep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HLOSCOPE_CACHE", str(tmp_path / "store"))
+    monkeypatch.setenv("HLOSCOPE_CACHE_GIB", "0")
+    said = message(write_step(f"{SIZES}\n    compile(256)\n    compile(512)\n", header=""))
+    assert "compiles more than the store keeps: raise HLOSCOPE_CACHE_GIB, or choose one step as" in said
+
+
+@pytest.mark.tpu_compile
 def test_a_script_that_exports_its_step(write_step: WriteStep) -> None:
     exports = "jax.export.export(Trainer.step)(jnp.ones((128, 128)), jnp.ones((4, 128)))"
     body = ALONE.replace("    Trainer.step.lower(", f"    {exports}\n    Trainer.step.lower(")
@@ -250,6 +260,25 @@ def test_a_script_that_compiles_the_same_twice(write_step: WriteStep, tmp_path: 
     counted = tmp_path / "compiles"
     path = write_step(COUNTED.format(counted=str(counted), uses="step.as_text()"), header="")
     assert capture_step(path, fresh=True).key == capture_step(path, fresh=True).key
+
+
+@pytest.mark.tpu_compile
+def test_what_is_said_of_one_compile_is_no_word_on_the_next(write_step: WriteStep) -> None:
+    body = """
+    def huge(x):
+        y = jnp.sin(x @ x.T)
+        return (y @ y).sum()
+
+    import warnings
+    compile(512)
+    warnings.warn("the next is large")
+    shape = jax.ShapeDtypeStruct((200_000, 1024), jnp.bfloat16, sharding=SingleDeviceSharding(device))
+    jax.jit(huge).lower(shape).compile()
+    """
+    with pytest.raises(CompileError, match=r"does not fit: it needs 74\.\d+ GiB of device memory") as caught:
+        capture_step(write_step(SIZES + body, header=""))
+    failed = Artifact.load(Path(caught.value.dump_dir or ""))
+    assert failed.warnings[0].startswith("UserWarning: the next is large")
 
 
 @pytest.mark.tpu_compile
