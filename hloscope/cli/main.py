@@ -7,10 +7,11 @@ waits for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Annotated, NoReturn, cast
 
@@ -147,9 +148,12 @@ def _open_streams() -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        command: object = app(
-            args=None if arguments is None else list(arguments), prog_name="hloscope", standalone_mode=False
-        )
+        with _without_algebra_threads():
+            command: object = app(
+                args=None if arguments is None else list(arguments),
+                prog_name="hloscope",
+                standalone_mode=False,
+            )
     except _UsageError as error:
         return _misused(error)
     if command == _INTERRUPTED:  # typer's own answer to Ctrl-C while it reads the command line
@@ -157,6 +161,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     # Help and the version have been printed, and leave an exit code.
     code: object = command() if callable(command) else command
     return code if isinstance(code, int) else 0
+
+
+@contextlib.contextmanager
+def _without_algebra_threads() -> Generator[None]:
+    """While a command is imported, and numpy with it: nothing here uses the threads of its linear algebra.
+
+    To start them takes a tenth of `analyze` on a dump. What is started afterwards, a worker with a user's step or a
+    user's command, gets the environment as it was.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _misused(error: BaseException) -> int:

@@ -83,6 +83,29 @@ def test_reading_a_dump_never_imports_jax(shared_dump: Callable[[str], HloFile])
     assert not {"jax", "jaxlib", "networkx"} & loaded
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+@pytest.mark.parametrize(("given", "left"), [({}, None), ({"OPENBLAS_NUM_THREADS": "1"}, "1")])
+def test_no_threads_are_started_for_linear_algebra_and_what_is_started_later_does_not_hear_of_it(
+    shared_dump: Callable[[str], HloFile], given: dict[str, str], left: str | None
+) -> None:
+    path = str(shared_dump("oom").path)
+    script = (
+        "import os\nfrom hloscope.cli.main import main\n"
+        f"main(['analyze', {path!r}, '--json', '/dev/null'])\n"
+        "print('THREADS', len(os.listdir('/proc/self/task')), os.environ.get('OPENBLAS_NUM_THREADS'))"
+    )
+    plain = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=plain | given,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert f"THREADS 1 {left}" in done.stdout
+
+
 def test_the_public_names_are_there_and_come_late() -> None:
     assert sorted(hloscope.__all__) == hloscope.__all__
     for name in hloscope.__all__:
