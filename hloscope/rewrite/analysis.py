@@ -119,14 +119,16 @@ def analyze(closed: Any) -> Program:
         found=tuple(found),
         masked=tuple(masked),
         settled=tuple(one_sided),
-        recomputed=tuple(find_recomputed(flat, demands)),
+        recomputed=tuple(find_recomputed([inner for inner, _ in places], demands)),
     )
 
 
 def bodies(body: Any, place: Place) -> Iterator[tuple[Any, Place]]:
-    """A body and all inside it, each with its place."""
+    """A body and all inside it, each with its place; in registered calls nothing is known, nobody looks there."""
     yield body, place
     for equation in body.eqns:
+        if jaxprs.call_name(equation) in registered():
+            continue
         for inner in jaxprs.inner_jaxprs(equation):
             yield from bodies(jaxprs.opened(inner), _inside(equation, place))
 

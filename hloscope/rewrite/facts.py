@@ -210,11 +210,11 @@ class _Walk:
         """Values that are rows in another order, of which only the range stays; indices are such of all numbers."""
         results = [self.facts.atom(var, loops) for var in equation.outvars]
         if equation.primitive.name == "top_k":
-            dtype, shape = results[1].dtype, given[0].shape[-1:]
-            given = (
-                given[0],
-                self.symbols.make("iota", params=(("dimension", 0),), shape=shape, dtype=dtype),
+            shape = (given[0].shape[equation.params["axis"]],)
+            numbers = self.symbols.make(
+                "iota", params=(("dimension", 0),), shape=shape, dtype=results[1].dtype
             )
+            given = (given[0], numbers)
         for result, source in zip(results, given, strict=True):
             if source.dtype in _EXACT:
                 self.symbols.moved_rows(result.params, source)

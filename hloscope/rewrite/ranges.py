@@ -16,7 +16,7 @@ from hloscope.rewrite.limits import (
     scalar_of,
     unit_steps,
 )
-from hloscope.rewrite.symbols import Expr, literal_value, parameter
+from hloscope.rewrite.symbols import Expr, inside_out, literal_value, parameter
 
 Range = tuple[int, int]
 
@@ -30,8 +30,8 @@ class Ranges:
 
     def range(self, expr: Expr) -> Range | None:
         """The least and the largest value."""
-        if expr not in self._found:
-            self._found[expr] = _fits(expr, self._range(expr))
+        for each in inside_out(expr, self._found):
+            self._found[each] = _fits(each, self._range(each))
         return self._found[expr]
 
     def _range(self, expr: Expr) -> Range | None:
@@ -178,11 +178,15 @@ class RangesBelow(RangesBehind):
 
 
 def _fits(expr: Expr, found: Range | None) -> Range | None:
-    """None where the value may have wrapped around."""
-    if found is None or expr.dtype == "bool":
-        return found
-    bounds = np.iinfo(expr.dtype)
-    return found if bounds.min <= found[0] and found[1] <= bounds.max else None
+    """None where the value may have wrapped around, or where a number became a truth value."""
+    if found is None:
+        return None
+    if expr.dtype == "bool":
+        least, most = 0, 1
+    else:
+        bounds = np.iinfo(expr.dtype)
+        least, most = bounds.min, bounds.max
+    return found if least <= found[0] and found[1] <= most else None
 
 
 def _union(left: Range | None, right: Range | None) -> Range | None:

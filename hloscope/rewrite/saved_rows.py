@@ -68,14 +68,17 @@ class Recomputed:
 
     def equations(self) -> list[Any]:
         """What computes the variable, at the head of the body."""
+        # What is the value of another input needs a name of its own: the copy lowers to nothing.
         return jaxprs.traced_like(
-            self.reader, lambda *given: [self.make(*given)], self.sources, [self.variable]
+            self.reader, lambda *given: [jnp.copy(self.make(*given))], self.sources, [self.variable]
         )
 
 
-def find_recomputed(closed: Any, demands: Demands) -> list[Recomputed]:
-    """Saved row numbers of a flat program that nobody needs to save."""
-    return list(_Finder(demands).loops(jaxprs.opened(closed)))
+def find_recomputed(bodies: Sequence[Any], demands: Demands) -> list[Recomputed]:
+    """Saved row numbers that nobody needs to save, of the loops in these bodies of a flat program."""
+    finder = _Finder(demands)
+    loops = [equation for body in bodies for equation in body.eqns if equation.primitive.name == "scan"]
+    return [found for loop in loops for found in finder.loop(loop)]
 
 
 @dataclass(slots=True)
@@ -84,54 +87,49 @@ class _Finder:
     _dropped: set[Any] = field(default_factory=set[Any])
     _needed: set[Any] = field(default_factory=set[Any])
 
-    def loops(self, body: Any) -> Iterator[Recomputed]:
-        for equation in body.eqns:
-            if equation.primitive.name == "scan":
-                yield from self.loop(equation)
-            for inner in jaxprs.inner_jaxprs(equation):
-                yield from self.loops(jaxprs.opened(inner))
-
     def loop(self, scan: Any) -> Iterator[Recomputed]:
         first = sum(jaxprs.scan_counts(scan))
         body = jaxprs.opened(scan.params["jaxpr"])
         for stack, item in zip(scan.invars[first:], body.invars[first:], strict=True):
             saved = not jaxprs.is_literal(stack) and self.demands.facts.of[stack].op == "stack"
-            if saved and (found := self.unread(item, body)):
+            if saved and _is_row_vector(item) and (found := self.unread([item], body)):
                 for each in found:
                     self._dropped.add(each.variable)
                     self._needed.update(each.sources)
                 yield from found
 
-    def unread(self, variable: Any, body: Any) -> list[Recomputed] | None:
-        """What leaves nobody in a body who reads an input; None if somebody would."""
-        readers = [equation for equation in body.eqns if variable in _variables(equation.invars)]
-        if not readers or variable in _variables(body.outvars):
+    def unread(self, variables: Sequence[Any], body: Any) -> list[Recomputed] | None:
+        """What leaves nobody in a body who reads inputs that are one value; None if somebody would."""
+        readers = [each for each in body.eqns if not _variables(each.invars).isdisjoint(variables)]
+        if not readers or not _variables(body.outvars).isdisjoint(variables):
             return None
-        here = self.recomputed(variable, body, readers[0])
-        if here is not None:
-            return [here]
+        here = [self.recomputed(variable, body, readers[0], variables) for variable in variables]
+        known = [each for each in here if each is not None]
+        if len(known) == len(here):
+            return known
         found: list[Recomputed] = []
         for reader in readers:
             if reader.primitive.name not in _ENTERED:
                 return None
             (scope,) = jaxprs.inner_jaxprs(reader)
             inner = jaxprs.opened(scope)
-            for atom, entered in zip(reader.invars, inner.invars, strict=True):
-                if atom is variable:
-                    within = self.unread(entered, inner)
-                    if within is None:
-                        return None
-                    found += within
+            pairs = zip(reader.invars, inner.invars, strict=True)
+            entered = [var for atom, var in pairs if not jaxprs.is_literal(atom) and atom in variables]
+            within = self.unread(entered, inner)
+            if within is None:
+                return None
+            found += within
         return found
 
-    def recomputed(self, variable: Any, body: Any, reader: Any) -> Recomputed | None:
-        expr = self.demands.facts.of[variable]
-        if len(expr.shape) != 1 or "int" not in expr.dtype or variable in self._needed:
+    def recomputed(self, variable: Any, body: Any, reader: Any, alike: Sequence[Any]) -> Recomputed | None:
+        """How to compute an input from others than those that are the same value; None if it cannot be, or is read."""
+        if variable in self._needed:
             return None
-        known = [var for var in body.invars if var is not variable and var not in self._dropped]
+        expr = self.demands.facts.of[variable]
+        known = [var for var in body.invars if var not in alike and var not in self._dropped]
         values = _Values(demands=self.demands, known=known, rows=expr.shape[0])
         make = values.make(expr, ())
-        if make is None or values.operations > _MOST_OPERATIONS:
+        if make is None:
             return None
         sources = tuple(values.sources)
         return Recomputed(
@@ -141,6 +139,10 @@ class _Finder:
             sources=sources,
             make=lambda *given: make(dict(zip(sources, given, strict=True))),
         )
+
+
+def _is_row_vector(variable: Any) -> bool:
+    return len(variable.aval.shape) == 1 and jnp.issubdtype(variable.aval.dtype, jnp.integer)
 
 
 def _variables(atoms: Sequence[Any]) -> set[Any]:
@@ -177,6 +179,9 @@ class _Values:
             self.sources[var] = None
             return lambda given: given[var]
         self.operations += 1
+        # At once: arithmetic may be deep, and reads what it shares again and again.
+        if self.operations > _MOST_OPERATIONS:
+            return None
         if expr.op == "iota":
             return lambda given: lax.iota(expr.dtype, self.rows)
         if expr.op == "lt":

@@ -7,7 +7,7 @@ returns and another takes again with the same spec, what one loop stacks and ano
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -71,8 +71,8 @@ class Symbols:
     """Makes expressions, each once."""
 
     _known: dict[Hashable, Expr] = field(default_factory=dict[Hashable, Expr])
-    _moved: dict[tuple[Expr, tuple[int, int]], Expr] = field(
-        default_factory=dict[tuple[Expr, tuple[int, int]], Expr]
+    _moved: dict[tuple[int, int], dict[Expr, Expr]] = field(
+        default_factory=dict[tuple[int, int], dict[Expr, Expr]]
     )
     _sources: dict[Hashable, Expr] = field(default_factory=dict[Hashable, Expr])
 
@@ -130,21 +130,21 @@ class Symbols:
 
     def item_in(self, expr: Expr, source: int, reader: int) -> Expr:
         """What loop `source` stacked, as loop `reader` sees it when both are at the same item."""
+        moved = self._moved.setdefault((source, reader), {})
+        for each in inside_out(expr, moved):
+            moved[each] = self._item_in(each, source, reader, moved)
+        return moved[expr]
+
+    def _item_in(self, expr: Expr, source: int, reader: int, moved: Mapping[Expr, Expr]) -> Expr:
         if source not in expr.loops:
             return expr
-        key = (expr, (source, reader))
-        if key not in self._moved:
-            loops = (expr.loops - {source}) | {reader}
-            if expr.op == "item_of" and expr.params == source:
-                moved = self.item_of(expr.args[0], reader, shape=expr.shape, dtype=expr.dtype)
-            elif expr.args:
-                args = tuple(self.item_in(arg, source, reader) for arg in expr.args)
-                moved = self.make(expr.op, args, expr.params, shape=expr.shape, dtype=expr.dtype)
-            else:
-                name = ("at", source, reader, expr.params)
-                moved = self.atom(name, expr.shape, expr.dtype, loops)
-            self._moved[key] = moved
-        return self._moved[key]
+        if expr.op == "item_of" and expr.params == source:
+            return self.item_of(expr.args[0], reader, shape=expr.shape, dtype=expr.dtype)
+        if expr.args:
+            args = tuple(moved[arg] for arg in expr.args)
+            return self.make(expr.op, args, expr.params, shape=expr.shape, dtype=expr.dtype)
+        name, loops = ("at", source, reader, expr.params), (expr.loops - {source}) | {reader}
+        return self.atom(name, expr.shape, expr.dtype, loops)
 
     def item_back(self, expr: Expr, source: int, reader: int) -> Expr | None:
         """The inverse of `item_in`; None for a value that is more than an item of what `source` stacked."""
@@ -162,6 +162,21 @@ class Symbols:
         if len(known) < len(args):
             return None
         return self.make(expr.op, known, expr.params, shape=expr.shape, dtype=expr.dtype)
+
+
+def inside_out(expr: Expr, known: Container[Expr]) -> Iterator[Expr]:
+    """The expression and all below it that is not known, each once and after its operands.
+
+    Whoever asks makes each known before the next. Arithmetic may be deeper than Python's stack.
+    """
+    pending = [expr]
+    while pending:
+        if pending[-1] in known:
+            pending.pop()
+        elif missing := [arg for arg in pending[-1].args if arg not in known]:
+            pending += missing
+        else:
+            yield pending[-1]
 
 
 def literal_value(expr: Expr) -> int | None:

@@ -15,9 +15,10 @@ import ragged_programs as programs
 from jax import lax
 from jax.lax import GatherScatterMode
 
-from hloscope.rewrite import jaxprs
+from hloscope.rewrite import jaxprs, marks
 from hloscope.rewrite.analysis import Place, bodies
 from hloscope.rewrite.limits import Limits
+from hloscope.rewrite.marks import Reads
 from hloscope.rewrite.ranges import Ranges, RangesBehind, RangesBelow
 from hloscope.rewrite.rows import kernels_as, rewrite_rows
 from hloscope.rewrite.symbols import Symbols
@@ -147,6 +148,49 @@ def test_an_index_that_may_be_negative_is_wrapped(program, kept: int):
     assert programs.same(programs.poisoned(program, *ARGS), programs.plain(program, *ARGS))
 
 
+def as_truth_values(x):
+    # Each is True, 1 as a number: none is the 2 or more that it came from.
+    return (jnp.arange(programs.COLUMNS) + 2).astype(bool).astype(jnp.int32) >= 2
+
+
+def along_another_axis(x):
+    # Rows of a column, of which there are more than columns.
+    return lax.top_k(x, programs.COLUMNS, axis=0)[1] >= programs.COLUMNS
+
+
+@pytest.mark.parametrize("mask_of", [as_truth_values, along_another_axis])
+def test_a_mask_of_numbers_that_only_seem_small_or_large_stays(mask_of):
+    def program(params, x, sizes):
+        mask = mask_of(x)
+        return programs.grouped(x, params["w"], sizes), jnp.where(mask, 1, jnp.cumsum(mask, axis=0))
+
+    args = (ARGS[0], programs.buffer(), jnp.asarray(programs.SIZES))
+    assert not programs.analysis(program, *args).wraps
+    assert programs.same(programs.poisoned(program, *args), programs.plain(program, *args))
+
+
+def test_a_registered_call_is_not_looked_into(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(marks, "_registered", {"own_kernel": Reads(below_sum={0: 2}, below={})})
+
+    @jax.jit
+    def own_kernel(x, w, sizes):
+        def twice(total, row):
+            return total + row[0] * row[1], row[0] + 1
+
+        row = jnp.arange(programs.ROWS)
+        index = jnp.where(row < programs.ROWS, row, row - 1)
+        _, stacks = lax.scan(lambda total, row: (total, (row, row + 1)), 0, jnp.stack([index, index]))
+        total, _ = lax.scan(twice, index, stacks)
+        return programs.grouped(x[index], w, sizes), total
+
+    def program(params, x, sizes):
+        return own_kernel(programs.swish(x), params["w"], sizes)
+
+    args = (ARGS[0], programs.buffer(), jnp.asarray(programs.SIZES))
+    found = programs.analysis(program, *args)
+    assert (found.wraps, found.recomputed) == ((), ())
+
+
 # Ranges by themselves.
 
 
@@ -172,6 +216,14 @@ def test_a_mask_on_the_limit_decides_below_it_and_behind_it(limits: Limits):
     assert RangesBehind(limits, limit, 8).range(chosen(limit)) == (99, 99)
     assert Ranges(limits).range(chosen(limit)) == (0, 99)
     assert RangesBelow(limits, limit, 8).range(chosen(other)) == (0, 99)
+
+
+def test_arithmetic_may_be_deeper_than_the_stack_of_python(limits: Limits):
+    value = limits.symbols.make("iota", params=(("dimension", 0),), shape=(8,), dtype="int32")
+    one = limits.symbols.literal(1)
+    for _ in range(2000):
+        value = limits.symbols.make("add", (value, one), shape=(8,), dtype="int32")
+    assert Ranges(limits).range(value) == (2000, 2007)
 
 
 def test_rows_in_another_order_keep_their_range_and_no_more(limits: Limits):

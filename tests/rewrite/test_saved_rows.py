@@ -125,3 +125,87 @@ def test_the_stack_is_gone_from_the_compiled_loop():
 
     step = programs.step_of(gradient(), *ARGS)
     assert (stacks(step), stacks(rewrite_rows(step))) == (2, 1)
+
+
+ORDERS = jnp.stack([jnp.roll(jnp.arange(programs.ROWS) * 7 % 12, layer) for layer in range(LAYERS)])
+SIZES = jnp.array([[4, 0, 5], [1, 2, 3], [0, 16, 0]], jnp.int32)
+
+
+def two_loops(rows_of, token_of, between=lambda *stacks: stacks):
+    """A program of two loops: one stacks vectors of row numbers, another gathers by what it makes of them."""
+
+    def product(params, tokens, token, sizes):
+        packed = tokens.at[token].get(mode="clip")
+        out = lax.ragged_dot(programs.swish(packed), params["w"], sizes)
+        return jnp.sum(jnp.where((jnp.arange(programs.ROWS) < jnp.sum(sizes))[:, None], out, 0))
+
+    def program(params, tokens, orders, sizes):
+        def first(total, layer):
+            rows = rows_of(*layer)
+            return total + product(params, tokens, rows[0], layer[1]), rows
+
+        def second(total, layer):
+            token = token_of(*layer[1:])
+            return total + product(params, tokens, token, layer[0]), ~token
+
+        total, stacks = lax.scan(first, 0.0, (orders, sizes))
+        return lax.scan(second, total, (sizes, *between(*stacks)))
+
+    return program, ({"w": programs.weights()}, programs.buffer()[: programs.TOKENS], ORDERS, SIZES)
+
+
+def below_the_limit(order, sizes):
+    row, limit = jnp.arange(programs.ROWS), jnp.sum(sizes)
+    return jnp.where(row < limit, order, 100 + row), jnp.where(row < limit, (order - 5) // 2, programs.TOKENS)
+
+
+def one_value_twice(order, sizes):
+    return order + 1, lax.optimization_barrier(order + 1)
+
+
+def add_inside(first, second):
+    # One stack under two names: neither can be computed from the other.
+    inside = jax.shard_map(
+        lambda slot, *tokens: slot + tokens[0] * tokens[1],
+        mesh=Mesh(jax.devices("cpu")[:1], ("expert",)),
+        in_specs=(PartitionSpec(),) * 3,
+        out_specs=PartitionSpec(),
+    )
+    return inside(first, second, second)
+
+
+def in_shard_map(order, sizes):
+    return jax.shard_map(
+        lambda order: (order, order // TOP_K),
+        mesh=Mesh(jax.devices("cpu")[:1], ("expert",)),
+        in_specs=PartitionSpec(),
+        out_specs=PartitionSpec(),
+    )(order)
+
+
+@pytest.mark.parametrize(
+    ("rows_of", "token_of", "between", "again"),
+    [
+        (below_the_limit, jnp.add, lambda *stacks: stacks, 1),
+        (one_value_twice, jnp.add, lambda *stacks: stacks, 1),
+        (in_shard_map, add_inside, lambda *stacks: stacks, 2),
+        (below_the_limit, jnp.add, lambda slot, token: (slot, jnp.roll(token, 1, axis=0)), 0),
+        (below_the_limit, jnp.add, lambda slot, token: (slot, token[::-1]), 0),
+    ],
+    ids=["of one pass", "one value twice", "one stack twice", "of the pass before", "of another pass"],
+)
+def test_only_what_is_saved_of_the_same_pass_is_computed_from(rows_of, token_of, between, again: int):
+    program, args = two_loops(rows_of, token_of, between)
+    assert len(programs.analysis(program, *args).recomputed) == again
+    assert programs.same(programs.poisoned(program, *args), programs.plain(program, *args))
+
+
+def test_long_arithmetic_is_saved_and_takes_no_time_to_find():
+    def rows_of(order, sizes):
+        far = order
+        for _ in range(600):
+            far = far + far
+        return order, far
+
+    program, args = two_loops(rows_of, jnp.add)
+    assert not programs.analysis(program, *args).recomputed
