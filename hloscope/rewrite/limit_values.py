@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from hloscope.rewrite.facts import Facts
 from hloscope.rewrite.limits import Limits
 from hloscope.rewrite.symbols import Expr, literal_value, sums_exactly
+from hloscope_kernels.choice import as_limit
 
 # Vectors that may be group sizes or their running sums: one entry per expert.
 _MOST_GROUPS = 65_536
@@ -72,7 +73,7 @@ class LimitValues:
             for each in known:
                 ends.append(each.make(*values[: len(each.sources)]))
                 values = values[len(each.sources) :]
-            return jnp.max(jnp.stack([end.astype(jnp.int32) for end in ends]))
+            return jnp.max(jnp.stack([as_limit(end) for end in ends]))
 
         return LimitValue(sources=sources, make=largest)
 

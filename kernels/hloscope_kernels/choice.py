@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from hloscope_kernels.chip import V6E, Chip, platform_name, tpu_chip
 
@@ -63,7 +64,7 @@ def no_tpu() -> str:
 
 
 def as_limit(limit: Any) -> jax.Array:
-    """The limit as an int32 scalar.
+    """The limit as an int32 scalar: one that is larger than any int32 is behind all rows, as it is in its own type.
 
     Raises:
       ValueError: it is not one integer.
@@ -71,7 +72,8 @@ def as_limit(limit: Any) -> jax.Array:
     value = jnp.asarray(limit)
     if value.ndim != 0 or not jnp.issubdtype(value.dtype, jnp.integer):
         raise ValueError(f"limit must be one integer, not {value.dtype}{list(value.shape)}")
-    return value.astype(jnp.int32)
+    most = np.iinfo(np.int32).max
+    return (value if jnp.iinfo(value.dtype).max <= most else jnp.clip(value, 0, most)).astype(jnp.int32)
 
 
 def check_matrix(name: str, value: jax.Array) -> None:

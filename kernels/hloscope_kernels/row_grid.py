@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
@@ -102,9 +103,10 @@ class RowGrid:
 
     def _live(self, prefetched: Any) -> tuple[Any, Any]:
         """Blocks with a valid row, one per core at least, and how many of them each core takes."""
-        needed = lax.div(self._limit(prefetched) + (self.block_rows - 1), self.block_rows)
-        live = jnp.maximum(needed, self.workers)
-        return live, lax.div(live + (self.workers - 1), self.workers)
+        # Python's numbers are int64 to lax.div where jax has such.
+        block_rows, workers = np.int32(self.block_rows), np.int32(self.workers)
+        live = jnp.maximum(lax.div(self._limit(prefetched) + (block_rows - 1), block_rows), workers)
+        return live, lax.div(live + (workers - 1), workers)
 
 
 def zero_tail(out: Any, valid_rows: Any, tile_rows: int) -> None:

@@ -92,6 +92,31 @@ def test_two_cores_share_the_blocks_and_a_step_too_many_changes_nothing():
         np.testing.assert_allclose(dots[:limit], plain_dots[:limit], rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int64"])
+def test_a_limit_of_any_type_where_jax_has_64_bits(dtype, cores):
+    gradient, y, weights = operands(256, jnp.bfloat16, 200)
+    with jax.enable_x64(True):
+        weighted, dots = interpreted(gradient, y, weights, jnp.asarray(200, dtype), cores=cores)
+    plain, plain_dots = reference(gradient, y, weights, 200)
+    np.testing.assert_array_equal(bits(weighted[:BLOCK]), bits(plain[:BLOCK]))
+    np.testing.assert_allclose(dots[:200], plain_dots[:200], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("implementation", ["interpret", "xla"])
+@pytest.mark.parametrize(
+    ("dtype", "limit"), [("uint32", 2**32 - 1), ("int64", 2**32 + 5), ("int64", -(2**32) + 5)]
+)
+def test_a_limit_beyond_int32_is_behind_all_rows_or_before_them(dtype, limit, implementation):
+    gradient, y, weights = (value[:300] for value in operands(256, jnp.bfloat16, 300, jnp.bfloat16))
+    with jax.enable_x64(True):
+        weighted, _ = unsort_bwd_rows(
+            gradient, y, weights, jnp.asarray(limit, dtype), implementation=implementation
+        )
+    plain, _ = reference(gradient, y, weights, 300 if limit > 0 else 0)
+    np.testing.assert_array_equal(bits(weighted), bits(plain))
+
+
 @pytest.mark.parametrize("blocks", [1, 2, 3, 7, 8])
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_grid_visits_each_live_block_once_per_column_block(blocks, cores):

@@ -47,6 +47,16 @@ def test_a_layer_and_its_gradient():
     assert programs.same(programs.poisoned(step, *args), programs.plain(step, *args))
 
 
+def test_a_limit_beyond_int32_is_behind_all_rows():
+    def program(x, w, sizes, end):
+        h = programs.swish(x)
+        live = jnp.arange(programs.ROWS, dtype=end.dtype) < end
+        return lax.ragged_dot(h, w, sizes), jnp.where(live[:, None], h, 0)
+
+    args = (programs.buffer(), programs.weights(), SIZES, jnp.uint32(2**32 - 1))
+    assert programs.same(programs.poisoned(program, *args), programs.plain(program, *args))
+
+
 def test_empty_groups():
     params, tokens, index, _ = programs.moe_args()
     nothing = jnp.zeros(programs.GROUPS, jnp.int32)
