@@ -90,8 +90,11 @@ class Scanner:
         near = shown[at - left :][:_NEAR].rstrip() or "the end of the line"
         number = self.text.count("\n", 0, start) + 1
         message = message if len(message) <= _LONGEST else message[:_LONGEST] + "…"
+        # The last line of a whole module is the brace that closes its last computation.
+        last = self.text[end:].isspace() or end == len(self.text)
+        cut = "; the file may have been cut short" if last and not self.text.rstrip().endswith("}") else ""
         return TextError(
-            f"{self.origin}, line {number}, column {at - start + 1}: {message}, at: {near}",
+            f"{self.origin}, line {number}, column {at - start + 1}: {message}, at: {near}{cut}",
             excerpt=f"{before}{shown}\n{' ' * (len(before) + at - left)}^",
         )
 

@@ -19,7 +19,8 @@ from hloscope.units import size
 # with a time in front if several processes dump into one folder (--xla_dump_include_timestamp).
 _DUMPED = re.compile(
     r"(?P<stem>(?:\d+\.)?(?P<number>module_\d+)\.(?P<module>.+?)(?:\.cl_\d+)?)"
-    r"\.(?:cpu_|(?:sm_[\d.]+_|gfx\w+_)?gpu_)?(?P<stage>after|before)_optimizations"
+    r"\.(?:cpu_|(?:sm_[\d.]+_|gfx\w+_)?gpu_)?"
+    r"(?P<stage>after_optimizations|oom_intermediate_module|before_optimizations)"
     r"(?:(?P<proto>(?:\.hlo)?\.pb)|\.(?:hlo|txt))(?:\.gz)?"
 )
 _PROTO = re.compile(r"(?P<stem>.+?)(?:\.hlo)?\.pb(?:\.gz)?")
@@ -33,6 +34,8 @@ _OTHER = re.compile(
     r"|_(?:before|after)_buffer_assignment|\.config\.|debug_options|\b(?:topology|compile_options)\.pb"
     r"|xplane\.pb|_stats\.pb|overview_page\.pb"  # a profile, and what XProf makes of one
 )
+# From the one that tells most: what ran, as it stood when memory ran out, before the passes.
+_STAGES = ("after_optimizations", "oom_intermediate_module", "before_optimizations")
 MANIFEST = "artifact.json"  # of a folder of hloscope's own
 # A step stands among the small modules that a program compiles on its way: this much larger, it is meant.
 _DOMINATES = 4
@@ -46,8 +49,8 @@ _MOST_ENTRIES = 50_000
 class Dumped:
     """A module in a dump folder.
 
-    `paths` are its files, the one that tells most first: the optimized proto, its text, then the module from
-    before the passes. `label` tells it from the others, `bytes` is the first file's size before gzip.
+    `paths` are its files, the one that tells most first: the optimized proto, its text, the module as it stood
+    when memory ran out, then that from before the passes. `label` tells it from the others, `bytes` is the first file's size before gzip.
     `optimized` is False where there is only the module from before the passes.
     """
 
@@ -89,7 +92,7 @@ def choose_among(
     alike = [d for d in found if d is first or same(d, first)]
     others = [d for d in found if d not in alike]
     if others and first.bytes < _DOMINATES * others[0].bytes:
-        raise UserError(f"{place} has {len(found)} modules: choose one with --module: {_listed(found)}")
+        raise UserError(f"{place} has {len(found)} modules: choose one with --module: {listed(found)}")
     if len(found) == 1:
         return (
             first,
@@ -104,6 +107,11 @@ def choose_among(
 def belongs_to_dump(name: str) -> bool:
     """Whether a file of a folder, by its name, is a module that may be read from there, or says what lies there."""
     return name == MANIFEST or _DUMPED.fullmatch(name) is not None or _stem(name) is not None
+
+
+def listed(found: Sequence[Dumped]) -> str:
+    """Modules to choose from, with their sizes; not all where there are many."""
+    return _some([_told(d) for d in found])
 
 
 def _same(one: Dumped, other: Dumped) -> bool:
@@ -185,7 +193,7 @@ def _modules(files: Iterable[Path], folder: Path) -> list[Dumped]:
     dumped: dict[Path, list[Path]] = defaultdict(list)
     loose: list[Path] = []
     # Most of what lies in a folder is no module: patterns are tried on names that may be one.
-    for file in sorted(f for f in files if ".pb" in f.name or "_optimizations" in f.name):
+    for file in sorted(f for f in files if ".pb" in f.name or any(stage in f.name for stage in _STAGES)):
         if named := _DUMPED.fullmatch(file.name):
             if file.is_file():
                 dumped[file.parent / named["stem"]].append(file)
@@ -194,20 +202,25 @@ def _modules(files: Iterable[Path], folder: Path) -> list[Dumped]:
     found = [_dumped(sorted(paths, key=_worth), folder) for paths in dumped.values()]
     if any(d.optimized for d in found):
         return found
-    return [_loose(f, folder) for f in _best(loose)] or found
+    return [_loose(paths, folder) for paths in _best(loose)] or found
 
 
-def _worth(path: Path) -> tuple[bool, bool, bool]:
+def _worth(path: Path) -> tuple[bool, int, bool]:
     named = _DUMPED.fullmatch(path.name)
     assert named is not None
-    return path.stat().st_size == 0, named["stage"] == "before", named["proto"] is None
+    return path.stat().st_size == 0, _STAGES.index(named["stage"]), named["proto"] is None
 
 
-def _best(loose: list[Path]) -> list[Path]:
-    """Those named as optimized, protos rather than text; where there are none, all protos."""
+def _best(loose: list[Path]) -> list[tuple[Path, ...]]:
+    """Those named as optimized, protos rather than text; where there are none, all protos. Behind each proto its text."""
     optimized = [f for f in loose if _OPTIMIZED.fullmatch(f.name) or _PROFILED.fullmatch(f.name)]
     protos = [f for f in optimized if _PROTO.fullmatch(f.name)]
-    return protos or [f for f in loose if _PROTO.fullmatch(f.name)] or optimized
+    if not protos:
+        return [(f,) for f in [f for f in loose if _PROTO.fullmatch(f.name)] or optimized]
+    texts: dict[Path, list[Path]] = defaultdict(list)
+    for text in (f for f in optimized if not _PROTO.fullmatch(f.name)):
+        texts[text.with_name(_stem(text.name) or "")].append(text)
+    return [(f, *texts[f.with_name(_stem(f.name) or "")]) for f in protos]
 
 
 def _dumped(paths: Sequence[Path], folder: Path) -> Dumped:
@@ -218,13 +231,14 @@ def _dumped(paths: Sequence[Path], folder: Path) -> Dumped:
         label=_label(paths[0], folder, f"{named['number']}.{named['module']}"),
         module=named["module"],
         bytes=_unpacked_size(paths[0]),
-        optimized=named["stage"] == "after",
+        optimized=named["stage"] != "before_optimizations",
     )
 
 
-def _loose(path: Path, folder: Path) -> Dumped:
+def _loose(paths: tuple[Path, ...], folder: Path) -> Dumped:
+    path = paths[0]
     stem = _stem(path.name) or path.name
-    return Dumped(paths=(path,), label=_label(path, folder, stem), module=stem, bytes=_unpacked_size(path))
+    return Dumped(paths=paths, label=_label(path, folder, stem), module=stem, bytes=_unpacked_size(path))
 
 
 def _stem(name: str) -> str | None:
@@ -258,12 +272,8 @@ def _named(folder: Path, found: Sequence[Dumped], module: str) -> Dumped:
     if len(matching) == 1:
         return matching[0]
     if matching:
-        raise UserError(f"--module {module} fits {len(matching)} modules of {folder}: {_listed(matching)}")
-    raise UserError(f"{folder} has no module {module!r}: {_listed(found)}")
-
-
-def _listed(found: Sequence[Dumped]) -> str:
-    return _some([_told(d) for d in found])
+        raise UserError(f"--module {module} fits {len(matching)} modules of {folder}: {listed(matching)}")
+    raise UserError(f"{folder} has no module {module!r}: {listed(found)}")
 
 
 def _some(names: Sequence[str]) -> str:

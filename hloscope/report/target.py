@@ -14,7 +14,16 @@ from hloscope.hlo import HloFile, read_hlo
 from hloscope.hlo.reader import parse_hlo
 from hloscope.hlo.trace import SUFFIX as TRACE
 from hloscope.hlo.trace import traced_modules
-from hloscope.report.dumps import MANIFEST, Dumped, NoModuleError, choose, choose_among, profiles
+from hloscope.report.dumps import (
+    MANIFEST,
+    Dumped,
+    NoModuleError,
+    choose,
+    choose_among,
+    dumped_modules,
+    listed,
+    profiles,
+)
 
 if TYPE_CHECKING:
     from hloscope.capture import Artifact
@@ -142,7 +151,13 @@ def _open_folder(folder: Path, target: str, module: str | None) -> Opened:
             return _open_profile(traces[0], target, module)
     except OSError as error:
         raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
-    return open_module(chosen, target, () if note is None else (note,))
+    try:
+        return open_module(chosen, target, () if note is None else (note,))
+    except UserError as error:
+        others = [d for d in dumped_modules(folder) if d != chosen]
+        if not others:
+            raise
+        raise UserError(f"{error}; --module takes another: {listed(others)}") from error
 
 
 def _open_profile(path: Path, source: str, module: str | None) -> Opened:

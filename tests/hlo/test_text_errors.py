@@ -33,6 +33,14 @@ def test_the_place_is_shown_with_a_caret() -> None:
     assert error.excerpt == " x = g32[2]{0} negate(p)\n     ^"
 
 
+@pytest.mark.parametrize(
+    "last", ["  x = bf", "  x = bf\n", "  x = f32[2", "  x = f32[2]{0} negate(", "  x = f32[2]{0} nega"]
+)
+def test_text_that_breaks_off_may_have_been_cut_short(last: str) -> None:
+    assert str(refused(HEAD + "  p = f32[2]{0} parameter(0)\n" + last)).endswith("cut short")
+    assert "cut short" not in str(refused(HEAD + last + "\n}\n"))
+
+
 def test_a_long_line_is_cut_around_the_place() -> None:
     error = refused(HEAD + "  p = (" + "f32[1]{0}, " * 5000 + "f32[x]) parameter(0)\n}")
     line, caret = error.excerpt.split("\n")

@@ -18,6 +18,8 @@ from hloscope.errors import UserError
 from hloscope.report.dumps import choose, dumped_modules
 from hloscope.report.target import is_step, open_hlo
 
+HLO = "HloModule jit_f\nENTRY e {\n  ROOT x = f32[] parameter(0)\n}\n"
+
 
 def put(folder: Path, name: str, size: int) -> Path:
     path = folder / name
@@ -94,7 +96,11 @@ def test_subfolders_are_looked_into(tmp_path: Path) -> None:
 def test_folders_that_hold_no_module(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no optimized module"):
         choose(tmp_path, None)
-    for other in ("oom_intermediate_module.txt", "after_optimizations-live-range.txt", "config.pbtxt"):
+    for other in (
+        "oom_intermediate_module-live-range.txt",
+        "after_optimizations-live-range.txt",
+        "config.pbtxt",
+    ):
         put(tmp_path, f"module_0000.jit_step.{other}", 10)
     with pytest.raises(UserError, match=r"no optimized module \(\*after_optimizations\.hlo\.pb or \.txt\)"):
         choose(tmp_path, None)
@@ -180,6 +186,46 @@ def test_a_damaged_proto_gives_way_to_its_text(tmp_path: Path) -> None:
     (tmp_path / "module_0000.jit_f.after_optimizations.txt").write_text(text[:-9])
     with pytest.raises(UserError, match=r"hlo\.pb is no HLO module"):
         open_hlo(str(tmp_path))
+
+
+@pytest.mark.parametrize("stem", ["after_optimizations", "m.after_optimizations", "my_after_optimizations"])
+@pytest.mark.parametrize("ending", [".hlo.pb", ".hlo.pb.gz", ".pb"])
+def test_a_damaged_proto_of_any_name_gives_way_to_its_text(tmp_path: Path, stem: str, ending: str) -> None:
+    text = tmp_path / f"{stem}.txt.gz"
+    text.write_bytes(gzip.compress(HLO.encode()))
+    (tmp_path / f"other_{stem}.txt").write_text(HLO)
+    proto = put(tmp_path, f"{stem}{ending}", 700)
+    (module,) = dumped_modules(tmp_path)
+    assert module.paths == (proto, text)
+    proto.write_bytes(proto.read_bytes()[:-9])
+    (note,) = open_hlo(str(tmp_path)).notes
+    assert note.startswith(str(proto))
+    assert note.endswith(f"; read {text.name} in its place")
+
+
+def test_a_module_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    put(tmp_path, "module_0001.jit_a.after_optimizations.hlo.pb", 70)
+    damaged = put(tmp_path, "module_0002.jit_b.after_optimizations.hlo.pb", 700)
+    with pytest.raises(UserError) as caught:
+        open_hlo(str(tmp_path))
+    assert str(caught.value).startswith(f"{damaged} is no HLO module: ")
+    assert str(caught.value).endswith("; --module takes another: module_0001.jit_a (70 B)")
+    (tmp_path / "module_0001.jit_a.after_optimizations.txt").write_text(HLO)
+    assert open_hlo(str(tmp_path), module="jit_a").file.module.name == "jit_f"
+
+
+def test_what_was_left_when_memory_ran_out_stands_for_the_module(tmp_path: Path) -> None:
+    stem = "module_0000.jit_f.cl_7."
+    put(tmp_path, f"{stem}before_optimizations.hlo.pb", 900)
+    text = tmp_path / f"{stem}oom_intermediate_module.txt"
+    text.write_text(HLO)
+    chosen, note = choose(tmp_path, None)
+    assert (chosen.path, chosen.label, chosen.optimized, note) == (text, "module_0000.jit_f", True, None)
+    assert open_hlo(str(tmp_path)).beside.ending == "out of memory"
+    proto = put(tmp_path, f"{stem}oom_intermediate_module.hlo.pb.gz", 5)
+    assert choose(tmp_path, None)[0].path == proto
+    after = put(tmp_path, f"{stem}after_optimizations.hlo.pb", 3)
+    assert choose(tmp_path, None)[0].path == after
 
 
 def test_nothing_is_read_from_a_pipe(tmp_path: Path) -> None:
