@@ -50,7 +50,8 @@ class Dumped:
     """A module in a dump folder.
 
     `paths` are its files, the one that tells most first: the optimized proto, its text, the module as it stood
-    when memory ran out, then that from before the passes. `label` tells it from the others, `bytes` is the first file's size before gzip.
+    when memory ran out, then that from before the passes. `label` tells it from the others, `bytes` is the first
+    file's size before gzip.
     `optimized` is False where there is only the module from before the passes.
     """
 
@@ -212,7 +213,8 @@ def _worth(path: Path) -> tuple[bool, int, bool]:
 
 
 def _best(loose: list[Path]) -> list[tuple[Path, ...]]:
-    """Those named as optimized, protos rather than text; where there are none, all protos. Behind each proto its text."""
+    """Those named as optimized, protos, each with its text behind it, rather than text; where there are none, all
+    protos."""
     optimized = [f for f in loose if _OPTIMIZED.fullmatch(f.name) or _PROFILED.fullmatch(f.name)]
     protos = [f for f in optimized if _PROTO.fullmatch(f.name)]
     if not protos:

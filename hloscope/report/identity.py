@@ -75,6 +75,7 @@ def identify(opened: Opened, analyses: Analyses, topology: str | None) -> Target
         warnings=(
             *opened.notes,
             *_doubts(opened, topology),
+            *_other_chip(opened, analyses.memory, topology),
             *unknown_words(module),
             *(artifact.warnings if artifact else ()),
         ),
@@ -90,7 +91,8 @@ def _ending(opened: Opened, memory: Memory, topology: str | None) -> tuple[str, 
     ending, total, limit = opened.beside.ending, memory.total_bytes, memory.hbm_limit_bytes
     over = total is not None and limit is not None and total > limit + _LIMIT_ROUNDING
     if ending == "out of memory" or (ending is None and over):
-        has = "" if limit is None else f", a program may have {size(limit)}"
+        # That it did not fit is proved: a limit that it keeps is not the one that it met.
+        has = "" if limit is None or _fits(memory) else f", a program may have {size(limit)}"
         assumed = f" on {topology}" if ending is None else ""
         needs = (
             "more device memory (HBM) than there is"
@@ -101,6 +103,23 @@ def _ending(opened: Opened, memory: Memory, topology: str | None) -> tuple[str, 
     if ending == "unfinished":
         return "failed", _UNFINISHED
     return "ok", None
+
+
+def _fits(memory: Memory) -> bool:
+    """Whether it is known to keep the limit of the chip."""
+    used, limit = memory.total_bytes, memory.hbm_limit_bytes
+    return used is not None and limit is not None and used <= limit
+
+
+def _other_chip(opened: Opened, memory: Memory, topology: str | None) -> tuple[str, ...]:
+    """What a compile that ran out of memory proves of a chip that the user gave, which would have had enough."""
+    claimed = topology is not None and opened.artifact is None and opened.beside.chip is None
+    if not claimed or opened.beside.ending != "out of memory" or not _fits(memory):
+        return ()
+    return (
+        f"the compile ran out of memory, which on {topology} it would not have: this was compiled for another "
+        f"chip, and what is said of room and time below is that of {topology}",
+    )
 
 
 def _platform(opened: Opened) -> str | None:

@@ -91,6 +91,25 @@ def test_out_of_memory_of_an_unknown_chip(dump: Path, capsys: pytest.CaptureFixt
     assert load(dump).overrun is None
 
 
+def test_out_of_memory_said_to_be_of_a_chip_on_which_it_fits(
+    dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(dump, "oom_intermediate_module.txt")
+    (dump / f"{STEM}target_arguments.txt").unlink()
+    assert analyze(dump, "--topology", "v6e:2x4") == 3
+    out, err = capsys.readouterr()
+    assert err == "error: the step does not fit: it needs 24.4 GiB of device memory (HBM)\n"
+    assert (
+        "note: the compile ran out of memory, which on v6e:2x4 it would not have: this was compiled for"
+        in out
+    )
+    for right in ("v5e:2x4", "v5e"):
+        assert analyze(dump, "--topology", right) == 3
+        out, err = capsys.readouterr()
+        assert err.endswith("24.4 GiB of device memory (HBM), a program may have 15.8 GiB\n")
+        assert "another chip" not in out
+
+
 @pytest.mark.parametrize(
     "name", [f"{STEM}oom_intermediate_module.hlo.pb", "my_oom_intermediate_module.hlo.pb"]
 )
