@@ -149,7 +149,7 @@ def _plan(planner: Planner, request: Request) -> tuple[Planned, Proposal, Hlosco
         report=proposal.report,
         candidates=proposal.candidates,
         skipped=proposal.skipped,
-        notes=proposal.notes,
+        notes=proposal.notes(explained=request.explain),
         outcome=outcome,
         verification=verification,
     )
@@ -187,7 +187,16 @@ def _write(planned: Planned, proposal: Proposal, request: Request, failure: Hlos
     write_text(make, sys.stdout, narrowest=NARROWEST)
     outcome = planned.outcome
     if request.save is not None and outcome is not None:
-        saved = f"plan: {request.save}" if outcome.plan.actions else "no plan was written: nothing was kept"
+        # The share is no part of a plan, and without it the times of the changed step are those of all rows.
+        told = request.valid_fraction
+        share = (
+            "" if told is None else f" (measured with --valid-fraction {told:g}: analyze --plan needs it too)"
+        )
+        saved = (
+            f"plan: {request.save}{share}"
+            if outcome.plan.actions
+            else "no plan was written: nothing was kept"
+        )
         if planned.verification is not None and not planned.verification["ok"]:
             saved = "no plan was written: it does not verify"
         elif failure is not None and outcome.plan.actions:

@@ -10,9 +10,10 @@ from typing import Any
 
 from hloscope.capture import Event
 from hloscope.capture.launch import ask_step, capture_step
+from hloscope.engine import chosen_rules
 from hloscope.errors import CompileError, UserError
 from hloscope.plan import Plan, to_fields
-from hloscope.planner.candidates import Candidate, Described, candidates
+from hloscope.planner.candidates import ROWS_CODES, Candidate, Described, candidates
 from hloscope.planner.judge import Objective
 from hloscope.planner.measured import Measured, measure, ragged_rows
 from hloscope.planner.pool import at_once, room_for
@@ -134,21 +135,22 @@ class Planner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A step's report, and what could be tried on it; `skipped` are unsafe candidates that were not asked for."""
+    """A step's report by the rules with the codes `rules`, and what could be tried on it; `skipped` are unsafe
+    candidates that were not asked for."""
 
     report: Report
+    rules: frozenset[str]
     described: Described
     candidates: tuple[Candidate, ...]
     skipped: tuple[Candidate, ...]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was found, but cannot be tried, in lines."""
+    def notes(self, *, explained: bool) -> tuple[str, ...]:
+        """What was found, but cannot be tried, in lines; `explained` if the verdicts on row-wise work are shown."""
         tried = {code for c in (*self.candidates, *self.skipped) for code in c.codes}
         codes = sorted({f.code for f in self.report.findings} - tried)
         broken = [c for c in self.described.clusters if c.refusal is not None]
         notes = [f"{', '.join(codes)}: no action is known that could be tried"] if codes else []
-        if broken:
+        if broken and not explained and self.rules & ROWS_CODES:
             notes.append(f"{plural(len(broken), 'cluster')} of row-wise work not proved: --explain")
         return tuple(notes)
 
@@ -161,6 +163,7 @@ def propose(planner: Planner) -> Proposal:
     found = candidates(report.findings, described)
     return Proposal(
         report=report,
+        rules=frozenset(rule.code for rule in chosen_rules(planner.options.select, planner.options.ignore)),
         described=described,
         candidates=tuple(c for c in found if c.safe or planner.options.unsafe),
         skipped=tuple(c for c in found if not c.safe and not planner.options.unsafe),

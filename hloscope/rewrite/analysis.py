@@ -202,9 +202,9 @@ class _Finder:
         for group in body.groups(body.cones(), lambda left, right: True):
             reasons = [demand.reason for sink in group.sinks if isinstance(demand := self.demand(sink), All)]
             if reasons:
-                yield self.refused(
-                    group, tuple(reasons[:1]), "its rows are read, or may be: " + reasons[0].lines()[0]
-                )
+                # The last step of the chain reads every row; those before only hand rows on to it.
+                reader = reasons[0].lines()[-1]
+                yield self.refused(group, tuple(reasons[:1]), f"its rows are read, or may be: {reader}")
 
     def demand(self, var: Any) -> Demand:
         return self.demands.of[var]

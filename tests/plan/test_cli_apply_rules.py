@@ -162,14 +162,14 @@ def test_a_step_that_does_not_fit_and_that_nothing_brings_down(run: Run, tmp_pat
     assert err.startswith("error: the step does not fit: it needs ")
 
 
-def test_a_step_that_fits_at_last(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dump_file: Callable[[str], Path]
-) -> None:
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch, dump_file: Callable[[str], Path]) -> None:
     """The compiler's part played from a dump of a compile that ran out of memory."""
     failed = hloscope.load(dump_file("oom"), topology="v5e:2x4")
     assert failed.target.status == "failed"
     cluster = Cluster(key="forward/glu_rows/bf16[8,8]/model.py:1", kernel="glu_rows", refusal=None, proof=())
-    told = Described(arrays=(), mesh={}, rule_sets={}, clusters=(cluster,))
+    broken = replace(cluster, key="forward/valid_rows/bf16[8,8]/model.py:2", refusal="sort reads its rows")
+    told = Described(arrays=(), mesh={}, rule_sets={}, clusters=(cluster, broken))
     fits = replace(measure(failed), failed=None, temp_bytes=8 << 30, total_bytes=9 << 30)
 
     def attempt(_: Planner, wanted: list[object], rows: object) -> list[Measured]:
@@ -178,11 +178,32 @@ def test_a_step_that_fits_at_last(
     monkeypatch.setattr(Planner, "compile", lambda *_: failed)
     monkeypatch.setattr(Planner, "describe", lambda _: told)
     monkeypatch.setattr(Planner, "attempt", attempt)
+
+
+@pytest.mark.usefixtures("played")
+def test_a_step_that_fits_at_last(run: Run, tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     code, out, err = run("apply-rules", STEP, "--save", plan, "--quiet")
     assert (code, err) == (0, f"plan: {plan}\n")
     assert out.index("8.7 GiB too much") < out.index("it compiles now")
     assert Plan.load(plan).actions
+
+
+@pytest.mark.usefixtures("played")
+def test_the_share_of_rows_is_told_to_go_with_the_plan(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    _, _, err = run("apply-rules", STEP, "--save", plan, "--valid-fraction", "0.5", "--quiet")
+    assert err == f"plan: {plan} (measured with --valid-fraction 0.5: analyze --plan needs it too)\n"
+
+
+@pytest.mark.usefixtures("played")
+def test_what_is_not_proved_is_said_to_who_asks_for_it_and_cannot_see_it(run: Run) -> None:
+    note = "1 cluster of row-wise work not proved: --explain"
+    assert note in run("apply-rules", STEP, "--quiet")[1]
+    explained = run("apply-rules", STEP, "--explain", "--quiet")[1]
+    assert note not in explained
+    assert "sort reads its rows" in explained
+    assert note not in run("apply-rules", STEP, "--select", "HS2,HS301", "--quiet")[1]
 
 
 @pytest.mark.tpu_compile

@@ -111,6 +111,15 @@ def test_refused(name: str):
     assert not found.replaceable, found.explain()
 
 
+def test_the_verdict_names_the_step_that_reads_every_row():
+    (cluster,) = programs.analysis(multiplied_mask, *arguments()).clusters
+    assert [line.partition("  (")[0] for line in cluster.proof] == [
+        "mul keeps rows apart",
+        "reduce_sum works across rows",
+    ]
+    assert cluster.refusal == f"its rows are read, or may be: {cluster.proof[-1]}"
+
+
 @pytest.mark.parametrize("name", ["tail_is_read", "unmasked_sum", "multiplied_mask"])
 def test_the_explanation_names_the_reader_and_its_line(name: str):
     found = programs.analysis(REFUSED[name], *arguments())
