@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,7 +28,6 @@ _OURS = {
     "--xla_dump_include_timestamp": "true",
 }
 _NO_FOLDERS = ("", "-", "sponge")
-_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -111,31 +110,12 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     with _forwarding() as forward:
         try:
             group = None if at_terminal else 0
-            child = subprocess.Popen(
-                list(command), env=dict(environment), process_group=group, preexec_fn=_end_with(os.getpid())
-            )
+            child = subprocess.Popen(list(command), env=dict(environment), process_group=group)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UserError(f"cannot run {command[0]}: {reason}") from error
         forward.to(child, group=not at_terminal)
         return child.wait()
-
-
-def _end_with(parent: int) -> Callable[[], None] | None:
-    """What lets Linux end the command when this process dies of a signal that cannot be passed on; None elsewhere."""
-    if sys.platform != "linux":
-        return None
-    import ctypes
-
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-
-    def prepare() -> None:
-        # No harm where the system refuses it: then the command goes on alone, as it does elsewhere.
-        prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return prepare
 
 
 class _Forward:

@@ -441,6 +441,8 @@ def test_flags_that_libtpu_refuses(flags: str, train_file: str, monkeypatch: pyt
 def test_without_libtpu(train_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libtpu.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    # jax tells where it found libtpu, once it is imported into this process.
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     assert message(train_file) == "libtpu is not installed; pip install 'jax[tpu]' to compile"
 
 
