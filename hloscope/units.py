@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hloscope.errors import UserError
@@ -62,6 +63,12 @@ def plural(value: int, noun: str) -> str:
     if value == 1:
         return f"1 {noun}"
     return f"{value:,} {noun[:-1]}ies" if noun.endswith("y") else f"{value:,} {noun}s"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first names of many."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def percent(part: int, whole: int) -> str:

@@ -226,7 +226,6 @@ class _Run:
     during: Stage = "start"
     last: dict[str, Any] | None = None
     kept: list[Path] = field(default_factory=list[Path])  # where what a script compiled lies
-
     said_before: int = 0  # bytes of the log that are from before the last compile
 
     @property

@@ -16,6 +16,7 @@ from hloscope.cli.output import JsonOutput, write_text
 from hloscope.errors import UserError
 from hloscope.report.escape import printable
 from hloscope.report.verdict import parse_codes
+from hloscope.units import some
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -126,10 +127,9 @@ def _nothing(ran: Ran, module: str | None) -> str:
 
     if module is None or not (names := module_names(ran)):
         return _NOTHING
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return (
         f"the command compiled no module with a name like {module!r}, but "
-        f"{printable(', '.join(names[:_MOST_NAMED]))}{more}; the dump is in {ran.folder}"
+        f"{printable(some(names, _MOST_NAMED))}; the dump is in {ran.folder}"
     )
 
 

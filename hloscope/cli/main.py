@@ -167,8 +167,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _without_algebra_threads() -> Generator[None]:
     """While a command is imported, and numpy with it: nothing here uses the threads of its linear algebra.
 
-    To start them takes a tenth of `analyze` on a dump. What is started afterwards, a worker with a user's step or a
-    user's command, gets the environment as it was.
+    To start them takes 0.08 s, of about one for a module of 19,000 instructions. What is started afterwards, a worker
+    with a user's step or a user's command, gets the environment as it was.
     """
     name = "OPENBLAS_NUM_THREADS"
     if name in os.environ:

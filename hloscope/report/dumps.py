@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hloscope.errors import UserError
 from hloscope.hlo.trace import SUFFIX as TRACE
-from hloscope.units import size
+from hloscope.units import size, some
 
 # `module_0042.jit_step.cl_1234.after_optimizations.hlo.pb`; off TPUs with `cpu_` and the like before `after`;
 # with a time in front if several processes dump into one folder (--xla_dump_include_timestamp).
@@ -112,7 +112,7 @@ def belongs_to_dump(name: str) -> bool:
 
 def listed(found: Sequence[Dumped]) -> str:
     """Modules to choose from, with their sizes; not all where there are many."""
-    return _some([_told(d) for d in found])
+    return some([_told(d) for d in found], _MOST_LISTED)
 
 
 def _same(one: Dumped, other: Dumped) -> bool:
@@ -141,7 +141,9 @@ def profiles(folder: Path) -> list[Path]:
         if found := [f for f in files if f.name.endswith(TRACE) and f.is_file()]:
             runs = sorted({str(f.parent) for f in found})
             if len(runs) > 1:
-                raise UserError(f"{folder} has {len(runs)} profiles: name the folder of one: {_some(runs)}")
+                raise UserError(
+                    f"{folder} has {len(runs)} profiles: name the folder of one: {some(runs, _MOST_LISTED)}"
+                )
             return sorted(found, key=lambda f: (-f.stat().st_size, f.name))
     return []
 
@@ -276,11 +278,6 @@ def _named(folder: Path, found: Sequence[Dumped], module: str) -> Dumped:
     if matching:
         raise UserError(f"--module {module} fits {len(matching)} modules of {folder}: {listed(matching)}")
     raise UserError(f"{folder} has no module {module!r}: {listed(found)}")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_LISTED
-    return ", ".join(names[:_MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _told(dumped: Dumped) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from hloscope.report.baseline import Held
 from hloscope.report.terminal import beside, cut, indented, joined, words
 from hloscope.rule import Finding, Severity
-from hloscope.units import duration, plural, size, where
+from hloscope.units import duration, plural, size, some, where
 
 _SHOWN_FINDINGS = 10
 _SHOWN_DETAILS = 4
@@ -62,9 +62,8 @@ def accepted(held: Held | None, everything: bool) -> Iterator[RenderableType]:
     if held.others:
         # A renamed file or another --topology, often enough.
         names = [" on ".join(t for t in (s.name, s.topology) if t) for s in held.others]
-        shown = ", ".join(cut(name, 60) for name in names[:_SHOWN_DETAILS])
-        more = f" and {len(names) - _SHOWN_DETAILS} more" if len(names) > _SHOWN_DETAILS else ""
-        yield indented(words((f"it has no entries of this step, but of {shown}{more}", "yellow")))
+        shown = some([cut(name, 60) for name in names], _SHOWN_DETAILS)
+        yield indented(words((f"it has no entries of this step, but of {shown}", "yellow")))
     if everything:
         for known in held.suppressed:
             title = cut(known.finding.title, _LONGEST)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from hloscope.hlo import Instruction, Module
 from hloscope.hlo.opcodes import FUSION_KINDS, OPCODES
-from hloscope.units import plural
+from hloscope.units import plural, some
 
 _MOST_NAMED = 5
 
@@ -41,7 +41,5 @@ def _instructions(
 def _told(found: list[Instruction], what: str, word: Callable[[Instruction], str | None]) -> str:
     """`unknown opcode frobnicate, 3 instructions, %x for one`."""
     words = list(dict.fromkeys(str(word(i)) for i in found))
-    more = f" and {len(words) - _MOST_NAMED} more" if len(words) > _MOST_NAMED else ""
-    named = ", ".join(words[:_MOST_NAMED]) + more
     example = f", %{found[0].name} for one" if len(found) > 1 else f", %{found[0].name}"
-    return f"unknown {what} {named} ({plural(len(found), 'instruction')}{example})"
+    return f"unknown {what} {some(words, _MOST_NAMED)} ({plural(len(found), 'instruction')}{example})"

@@ -5,7 +5,7 @@ import pytest
 from hloscope.devices import chips
 from hloscope.errors import UserError
 from hloscope.hlo import SourceFrame
-from hloscope.units import count, parse_size, percent, plural, share, size, where
+from hloscope.units import count, parse_size, percent, plural, share, size, some, where
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,11 @@ def test_size_in_words(value: int | None, text: str) -> None:
 
 def test_unknown_is_never_zero() -> None:
     assert (size(None), count(None), percent(3, 0)) == ("unknown",) * 3
+
+
+def test_the_first_of_many_names() -> None:
+    assert some(["a", "b", "c"], 3) == "a, b, c"
+    assert some(["a", "b", "c", "d"], 2) == "a, b and 2 more"
 
 
 def test_a_share_below_all_never_reads_as_all() -> None:

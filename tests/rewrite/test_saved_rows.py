@@ -64,7 +64,10 @@ def loss(params, tokens, choices, *, token_of=follows, sharded=False):
             in_specs=(PartitionSpec(), PartitionSpec(), PartitionSpec()),
             out_specs=PartitionSpec(),
         )
-        run = lambda tokens, choice: (inside(params, tokens, choice), None)  # noqa: E731
+
+        def run(tokens, choice):
+            return inside(params, tokens, choice), None
+
     saved = jax.checkpoint(run, policy=jax.checkpoint_policies.save_only_these_names("routing"))
     return jnp.sum(jnp.square(lax.scan(saved, tokens, choices)[0]))
 
