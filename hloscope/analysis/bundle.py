@@ -91,7 +91,7 @@ class Analyses:
         """Families of fusions, custom calls and copies."""
         from hloscope.analysis.census import take_census
 
-        return take_census(self.module)
+        return take_census(self.module, self.costs)
 
     @cached_property
     def collectives(self) -> Collectives:

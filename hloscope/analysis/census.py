@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from hloscope.analysis.families import family_of
 from hloscope.analysis.place import phase_of_name, provenance
 from hloscope.analysis.sums import times, total
-from hloscope.analysis.traffic import hbm_bytes
 from hloscope.analysis.work import is_plumbing, running, shape_text, started_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from hloscope.analysis.costs import Costs
     from hloscope.analysis.work import Running
     from hloscope.hlo import Computation, Instruction, Module, SourceFrame
 
@@ -29,7 +29,9 @@ class Family:
     shape: str  # result shape(s) without layout
     count: int
     executions: int | None
-    bytes: int | None  # HBM bytes read and written by all executions in a step
+    bytes: (
+        int | None
+    )  # HBM bytes of all executions in a step, of kernels at their valid rows where those are known
     thread: str | None  # "sparsecore" or None
     op_name: str
     source: SourceFrame | None
@@ -46,8 +48,11 @@ class Census:
     instruction_count: int
 
 
-def take_census(module: Module) -> Census:
-    """Count the work of a module by family: what runs on its own, each piece once, nothing nested."""
+def take_census(module: Module, costs: Costs) -> Census:
+    """Count the work of a module by family: what runs on its own, each piece once, nothing nested.
+
+    HBM bytes are those that `costs` make a time of.
+    """
     groups: dict[_Key, list[Instruction]] = {}
     places = running(module)
     for computation, place in places.items():
@@ -55,7 +60,7 @@ def take_census(module: Module) -> Census:
             if not is_plumbing(instruction):
                 key = _key(instruction, place, provenance(instruction).op_name)
                 groups.setdefault(key, []).append(instruction)
-    families = [_family(key, instructions, places) for key, instructions in groups.items()]
+    families = [_family(key, instructions, places, costs) for key, instructions in groups.items()]
     families.sort(key=lambda f: (-(f.bytes or 0), f.family, f.phase, f.shape, f.kind))
     top_level = sum(f.count for f in families if f.kind.startswith("fusion"))
     return Census(
@@ -91,9 +96,11 @@ def _key(instruction: Instruction, place: Running, op_name: str) -> _Key:
     )
 
 
-def _family(key: _Key, instructions: list[Instruction], places: Mapping[Computation, Running]) -> Family:
+def _family(
+    key: _Key, instructions: list[Instruction], places: Mapping[Computation, Running], costs: Costs
+) -> Family:
     runs = [places[i.computation].executions for i in instructions]
-    moved = [times(hbm_bytes(i), n) for i, n in zip(instructions, runs, strict=True)]
+    moved = [times(costs.of(i).hbm_bytes, n) for i, n in zip(instructions, runs, strict=True)]
     named = provenance(instructions[0])
     return Family(
         family=key.family,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hloscope.analysis.census import Family
-from hloscope.analysis.step_time import GroupTime
 from hloscope.analysis.sums import times, total
 from hloscope.analysis.traffic import HBM, hbm_bytes
 from hloscope.analysis.work import started_result
@@ -69,10 +68,10 @@ def measure(report: Report, rows: frozenset[int] | None = None) -> Measured:
     """
     rows = ragged_rows(report) if rows is None else rows
     matmuls = {g.instruction.id for r in report.ragged_buffers for g in r.buffer.matmuls}
-    families = list(zip(report.census.families, report.time.families, strict=True))
-    full = [(f, t) for f, t in families if _streams_rows(f.instructions[0], rows)]
-    kernels = [(f, t) for f, t in full if f.kind == "custom-call" and f.instructions[0].id not in matmuls]
-    work = [(f, t) for f, t in full if f.kind != "custom-call"]
+    families = report.census.families
+    full = [f for f in families if _streams_rows(f.instructions[0], rows)]
+    kernels = [f for f in full if f.kind == "custom-call" and f.instructions[0].id not in matmuls]
+    work = [f for f in full if f.kind != "custom-call"]
     memory = report.memory
     return Measured(
         temp_bytes=memory.temp_bytes,
@@ -81,9 +80,9 @@ def measure(report: Report, rows: frozenset[int] | None = None) -> Measured:
         total_bytes=memory.total_bytes,
         # With work of unknown time the estimate is a lower bound, which cannot be compared.
         seconds=None if report.time.unknown else report.time.seconds,
-        hbm_bytes=total(t.bytes for _, t in families),
-        fusions=_tally((f, t) for f, t in work if f.kind.startswith("fusion")),
-        copies=_copies(f for f, _ in work if f.kind in _COPIES),
+        hbm_bytes=total(f.bytes for f in families),
+        fusions=_tally(f for f in work if f.kind.startswith("fusion")),
+        copies=_copies(f for f in work if f.kind in _COPIES),
         kernels=_tally(kernels),
         collectives=_payload(report),
         families=_by_name([*work, *kernels]),
@@ -110,11 +109,8 @@ def _holds_rows(shape: Shape, rows: frozenset[int]) -> bool:
     return len(sizes) >= 2 and sizes[0] in rows and shape.elements >= _LANES * sizes[0]
 
 
-_Line = tuple[Family, GroupTime]
-
-
-def _tally(lines: Iterable[_Line]) -> Tally:
-    return sum((Tally(count=f.count, bytes=t.bytes) for f, t in lines), Tally())
+def _tally(families: Iterable[Family]) -> Tally:
+    return sum((Tally(count=f.count, bytes=f.bytes) for f in families), Tally())
 
 
 def _copies(families: Iterable[Family]) -> Tally:
@@ -131,11 +127,11 @@ def _stays_in_hbm(copy: Instruction) -> bool:
     return all(shape.memory_space == HBM for shape in shapes)
 
 
-def _by_name(lines: Iterable[_Line]) -> dict[str, Tally]:
+def _by_name(families: Iterable[Family]) -> dict[str, Tally]:
     found: dict[str, Tally] = {}
-    for f, t in lines:
+    for f in families:
         name = f"{f.family} {f.phase} {f.shape}"
-        found[name] = found.get(name, Tally()) + Tally(count=f.count, bytes=t.bytes)
+        found[name] = found.get(name, Tally()) + Tally(count=f.count, bytes=f.bytes)
     return found
 
 

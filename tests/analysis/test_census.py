@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from hlo_builder import HloBuilder, loop
 
-from hloscope.analysis.census import Census, Family, take_census
+from hloscope.analysis.bundle import Analyses
+from hloscope.analysis.census import Census, Family
 from hloscope.hlo import HloFile, Module
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -16,7 +17,7 @@ FORWARD, BACKWARD = "jit(step)/jvp()/", "jit(step)/transpose(jvp())/"
 
 
 def only(module: Module) -> Family:
-    (family,) = take_census(module).families
+    (family,) = Analyses(module).census.families
     return family
 
 
@@ -32,7 +33,7 @@ def test_a_nested_fusion_counts_as_fusion_but_is_no_line_of_its_own():
     entry.add(
         "fusion", ROWS, entry.parameter(ROWS), calls=outer, fusion_kind="kLoop", op_name=FORWARD + "neg"
     )
-    census = take_census(hlo.module())
+    census = Analyses(hlo.module()).census
     assert (census.fusion_count, census.top_level_fusion_count, census.instruction_count) == (2, 1, 7)
     (line,) = census.families
     assert (line.family, line.kind, line.phase, line.shape) == ("neg", "fusion kLoop", "forward", ROWS)
@@ -53,7 +54,7 @@ def test_lines_fold_compiler_copies_and_layouts_but_not_places():
         entry.add(
             "custom-call", shape, x, name=name, custom_call_target="tpu_custom_call", op_name=scope + "gmm"
         )
-    lines = [(f.family, f.phase, f.shape, f.count) for f in take_census(hlo.module()).families]
+    lines = [(f.family, f.phase, f.shape, f.count) for f in Analyses(hlo.module()).census.families]
     assert lines == [
         ("gmm", "forward", ROWS, 3),
         ("gmm", "backward", ROWS, 1),
@@ -80,13 +81,13 @@ def layer_loop(trips: int | None) -> HloBuilder:
 
 
 def test_executions_include_the_trips_of_all_loops_around():
-    line = next(f for f in take_census(layer_loop(3).module()).families if f.family == "neg")
+    line = next(f for f in Analyses(layer_loop(3).module()).census.families if f.family == "neg")
     assert (line.count, line.executions, line.loop) == (2, 30, "5 x 3")
     assert line.bytes == 30 * 2 * BIG
 
 
 def test_unknown_trips_leave_executions_and_bytes_unknown():
-    line = next(f for f in take_census(layer_loop(None).module()).families if f.family == "neg")
+    line = next(f for f in Analyses(layer_loop(None).module()).census.families if f.family == "neg")
     assert (line.count, line.executions, line.bytes, line.loop) == (2, None, None, "5 x ?")
 
 
@@ -115,7 +116,7 @@ def test_a_name_that_the_compiler_made_up_tells_no_place(made_up: str):
     entry = hlo.entry()
     named = entry.add("abs", ROWS, entry.parameter(ROWS), op_name=BACKWARD + "abs")
     entry.add("negate", ROWS, named, op_name=made_up)
-    assert {f.family: f.phase for f in take_census(hlo.module()).families} == {
+    assert {f.family: f.phase for f in Analyses(hlo.module()).census.families} == {
         "abs": "backward",
         "neg": "backward",
     }
@@ -132,7 +133,7 @@ def test_copies_tell_where_they_go():
     entry.add("copy", ROWS + "{0,1}", x)
     away = entry.add("copy-done", host, entry.add("copy-start", f"({host}, {ROWS}, u32[])", x))
     entry.add("copy", ROWS, away)
-    families = sorted(f.family for f in take_census(hlo.module()).families)
+    families = sorted(f.family for f in Analyses(hlo.module()).census.families)
     assert families == ["copy", "copy from host", "copy from vmem", "copy to host", "copy to vmem"]
 
 
@@ -164,12 +165,12 @@ def lines(census: Census, *, share: float = 1e-3) -> str:
 
 @pytest.mark.parametrize("name", ["dense", "qwen3_30b", "oom", "deepseek", "qwen35_397b"])
 def test_real_modules_read_as_expected(name: str, shared_dump: Callable[[str], HloFile]):
-    census = take_census(shared_dump(name).module)
+    census = Analyses(shared_dump(name).module).census
     assert lines(census) == (GOLDEN / f"census_{name}.txt").read_text()
 
 
 def test_the_397b_step_shows_its_full_buffer_families(shared_dump: Callable[[str], HloFile]):
-    census = take_census(shared_dump("qwen35_397b").module)
+    census = Analyses(shared_dump("qwen35_397b").module).census
     found = {
         (f.family, f.phase, f.shape): (f.count, f.executions)
         for f in census.families
@@ -188,7 +189,7 @@ def test_the_397b_step_shows_its_full_buffer_families(shared_dump: Callable[[str
 @pytest.mark.parametrize("name", ["dense", "qwen3_30b", "oom", "deepseek"])
 def test_every_piece_of_work_is_in_one_line(name: str, shared_dump: Callable[[str], HloFile]):
     module = shared_dump(name).module
-    census = take_census(module)
+    census = Analyses(module).census
     counted = [i for f in census.families for i in f.instructions]
     assert len(counted) == len(set(counted)) == sum(f.count for f in census.families)
     fusions = sum(i.opcode == "fusion" for c in module.control_computations for i in c.instructions)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from hlo_builder import Body, HloBuilder
 
-from hloscope.analysis.census import Family, take_census
+from hloscope.analysis.bundle import Analyses
+from hloscope.analysis.census import Family
 from hloscope.analysis.families import family_of
 from hloscope.hlo import Module
 
@@ -14,7 +15,7 @@ FORWARD, BACKWARD = "jit(step)/jvp()/", "jit(step)/transpose(jvp())/"
 
 
 def only(module: Module) -> Family:
-    (family,) = take_census(module).families
+    (family,) = Analyses(module).census.families
     return family
 
 
