@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloscope.cli.output import HtmlOutput, JsonOutput, check_timeout, refuse_one_place, write_text
 from hloscope.cli.progress import progress
+from hloscope.cli.shares import parse_share
 from hloscope.errors import CompileError, HloscopeError, UserError
 from hloscope.report.verdict import parse_codes
 
@@ -36,6 +37,7 @@ class Request:
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
     objective: str = "temp"
+    tolerance: str | None = None
     unsafe_fixes: bool = False
     save: str | None = None
     explain: bool = False
@@ -44,6 +46,7 @@ class Request:
     json: str | None = None
     html: str | None = None
     valid_fraction: float | None = None
+    chip_figures: str | None = None
     fresh: bool = False
     timeout: float | None = None
     quiet: bool = False
@@ -51,6 +54,8 @@ class Request:
 
 def run(request: Request) -> int:
     """Plan, write, and return the exit code. What can be refused is refused before a compile."""
+    from hloscope.devices import read_figures
+    from hloscope.planner.judge import TRADE
     from hloscope.planner.run import Options, Planner
     from hloscope.report.build import check_valid_fraction
     from hloscope.report.target import is_step
@@ -60,6 +65,8 @@ def run(request: Request) -> int:
     if request.objective not in OBJECTIVES:
         raise UserError(f"--objective {request.objective}: write {' or '.join(OBJECTIVES)}")
     check_valid_fraction(request.valid_fraction)
+    if request.chip_figures is not None:
+        read_figures(request.chip_figures)
     select, ignore = parse_codes(request.select, "--select"), parse_codes(request.ignore, "--ignore")
     _check_rules(select, ignore)
     _check_place(request.save)
@@ -71,8 +78,10 @@ def run(request: Request) -> int:
         select=select,
         ignore=ignore,
         objective=request.objective,
+        trade=TRADE if request.tolerance is None else parse_share(request.tolerance),
         unsafe=request.unsafe_fixes,
         valid_fraction=request.valid_fraction,
+        chip_figures=request.chip_figures,
         timeout=request.timeout,
         fresh=request.fresh,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 from hloscope.cli.examine import Request as Opening
 from hloscope.cli.examine import Settings, no_collector, open_request, report_of, settle
 from hloscope.cli.output import HtmlOutput, JsonOutput, check_timeout, refuse_one_place, write_text
+from hloscope.cli.shares import parse_share
 from hloscope.errors import UserError
 from hloscope.report.diff import Diff, compare
 from hloscope.report.diff_side import Side, is_report, read_side, side_of
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WORSE = 1
-_SHARE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(\s*%)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +66,6 @@ def run(request: Request) -> int:
     if worse and request.fail_on:
         print(f"failed: worse in {len(worse)} of what is compared", file=sys.stderr)
     return _WORSE if worse and request.fail_on else 0
-
-
-def parse_share(text: str) -> float:
-    """`2%` or `0.02` as a share. Raises UserError for what is none."""
-    found = _SHARE.fullmatch(text.strip())
-    value = math.nan if found is None else float(found[1]) / (100 if found[2] else 1)
-    if not 0 <= value <= 1:
-        raise UserError(f"--tolerance takes a share such as 2% or 0.02, not {text!r}")
-    return value
 
 
 def _opening(request: Request, target: str) -> Opening:

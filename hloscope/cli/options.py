@@ -147,6 +147,15 @@ ObjectiveName = Annotated[
         "--objective", metavar="temp|time", help="What decides between alternatives: temp memory, or time."
     ),
 ]
+Trade = Annotated[
+    str | None,
+    typer.Option(
+        "--tolerance",
+        metavar="SHARE",
+        help="What memory may grow by where time is wanted, and the reverse, e.g. 10%. "
+        "Else 2%, or a tenth of the share that is saved.",
+    ),
+]
 UnsafeFixes = Annotated[
     bool, typer.Option("--unsafe-fixes", help="Try also what may change the result: other rule sets.")
 ]

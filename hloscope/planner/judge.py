@@ -14,7 +14,7 @@ Objective = Literal["temp", "time"]
 
 # Recompiling one step with a harmless change moves these figures by a few tiles.
 TOLERANCE = 0.005
-# What the figures of the other objective may lose where the one that is wanted gains more.
+# What the figures of the other objective may lose where the one that is wanted gains more, if nobody says else.
 TRADE = 0.02
 # Or this part of the share that is gained, where that is more.
 _SHARE_OF_GAIN = 0.1
@@ -35,9 +35,10 @@ def judge(
     codes: Sequence[str],
     *,
     objective: Objective,
-    tolerance: float = TOLERANCE,
+    trade: float = TRADE,
 ) -> Verdict:
-    """Whether `after`, changed for the findings of `codes`, is kept over `before`."""
+    """Whether `after`, changed for the findings of `codes`, is kept over `before`. `trade` is the share that figures
+    of the other objective may lose."""
     if after.failed is not None:
         return Verdict(kept=False, reason=after.failed)
     if before.failed is not None:
@@ -45,7 +46,7 @@ def judge(
     reached = _aim(before, after, codes)
     if not reached.kept:
         return reached
-    worse = [w for name in (*_MEMORY, "seconds") if (w := _worse(before, after, name, objective, tolerance))]
+    worse = [w for name in (*_MEMORY, "seconds") if (w := _worse(before, after, name, objective, trade))]
     if after.copies.count > before.copies.count:
         worse.append(f"full-buffer copies {before.copies.count} → {after.copies.count}")
     if worse:
@@ -91,18 +92,16 @@ def _places(tally: Tally) -> str:
     return f"{tally.count} ({size(tally.bytes)})" if tally.count else "none"
 
 
-def _worse(
-    before: Measured, after: Measured, name: str, objective: Objective, tolerance: float
-) -> str | None:
+def _worse(before: Measured, after: Measured, name: str, objective: Objective, trade: float) -> str | None:
     old, new = _value(before, name), _value(after, name)
     if old is None or new is None or old <= 0:
         return None
     growth = (new - old) / old
     wanted = (name == "seconds") == (objective == "time")
-    allowed = tolerance
+    allowed = TOLERANCE
     gained = gain(before, after, objective)
     if not wanted and gained > growth:
-        allowed = max(tolerance, TRADE, _SHARE_OF_GAIN * gained)
+        allowed = max(TOLERANCE, trade, _SHARE_OF_GAIN * gained)
     if growth <= allowed:
         return None
     if name == "seconds":

@@ -14,7 +14,7 @@ from hloscope.engine import chosen_rules
 from hloscope.errors import CompileError, UserError
 from hloscope.plan import Plan, to_fields
 from hloscope.planner.candidates import ROWS_CODES, Candidate, Described, candidates
-from hloscope.planner.judge import Objective
+from hloscope.planner.judge import TRADE, Objective
 from hloscope.planner.measured import Measured, measure, ragged_rows
 from hloscope.planner.pool import at_once, room_for
 from hloscope.planner.search import Outcome, search
@@ -26,14 +26,17 @@ from hloscope.units import plural
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a planner is told besides the step. `select` and `ignore` are rule codes."""
+    """What a planner is told besides the step. `select` and `ignore` are rule codes, `trade` is the share that
+    figures of the other objective may lose."""
 
     topology: str | None = None
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
     objective: Objective = "temp"
+    trade: float = TRADE
     unsafe: bool = False
     valid_fraction: float | None = None
+    chip_figures: str | None = None
     timeout: float | None = None
     fresh: bool = False
 
@@ -111,7 +114,11 @@ class Planner:
     def _report(self, opened: Opened) -> Report:
         options = self.options
         return build_report(
-            opened, valid_fraction=options.valid_fraction, select=options.select, ignore=options.ignore
+            opened,
+            valid_fraction=options.valid_fraction,
+            chip_figures=options.chip_figures,
+            select=options.select,
+            ignore=options.ignore,
         )
 
     def describe(self) -> Described:
@@ -187,6 +194,7 @@ def carry_out(planner: Planner, proposal: Proposal) -> Outcome:
         proposal.candidates,
         partial(planner.attempt, rows=rows),
         planner.options.objective,
+        trade=planner.options.trade,
     )
     target = proposal.report.target
     return replace(outcome, plan=replace(outcome.plan, step=planner.target, topology=target.topology))

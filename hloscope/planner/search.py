@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from hloscope.plan import BeforeLoop, LogicalRules, LoopUpdate, MoveAxis, Plan, ValidRows
 from hloscope.planner.candidates import Candidate
-from hloscope.planner.judge import TOLERANCE, Objective, Verdict, gain, judge
+from hloscope.planner.judge import TOLERANCE, TRADE, Objective, Verdict, gain, judge
 from hloscope.planner.measured import Measured
 
 # Compiles and measures a step with each of some plans; the texts say what is being tried. A compile that fails
 # is measured too; a plan that cannot be applied is a text that says why.
 Try = Callable[[Sequence[tuple[Plan, str]]], list[Measured | str]]
+
+# Whether a change is kept over the step before it, for findings of these codes.
+_Judge = Callable[[Measured, Measured, Sequence[str]], Verdict]
 
 _ORDER = (LogicalRules, MoveAxis, BeforeLoop, LoopUpdate, ValidRows)
 
@@ -41,16 +45,24 @@ class Outcome:
     after: Measured | None
 
 
-def search(before: Measured, found: Sequence[Candidate], attempt: Try, objective: Objective) -> Outcome:
+def search(
+    before: Measured,
+    found: Sequence[Candidate],
+    attempt: Try,
+    objective: Objective,
+    *,
+    trade: float = TRADE,
+) -> Outcome:
     """Try every candidate alone, then the kept ones together; where that fails, one after the other."""
+    keep: _Judge = partial(judge, objective=objective, trade=trade)
     alone = attempt([(plan_of([c]), c.action.title) for c in found])
-    trials = [_trial(before, c, after, objective) for c, after in zip(found, alone, strict=True)]
+    trials = [_trial(before, c, after, keep) for c, after in zip(found, alone, strict=True)]
     trials = _one_of_each_group(before, trials, objective)
     kept = sorted((t for t in trials if t.verdict.kept), key=lambda t: -_gain(before, t, objective))
     together: Verdict | None = None
     chosen, after = kept[:1], kept[0].after if kept else None
     if len(kept) > 1:
-        chosen, after, together = _combine(before, kept, attempt, objective)
+        chosen, after, together = _combine(before, kept, attempt, objective, keep)
     elif not kept and before.failed is not None:
         chosen, after, together = _bring_down(before, trials, attempt)
         trials = [_fits_with_others(t) if t in chosen else t for t in trials]
@@ -72,11 +84,10 @@ def plan_of(chosen: Sequence[Candidate]) -> Plan:
     return Plan(actions=tuple(sorted(actions, key=lambda a: _ORDER.index(type(a)))))
 
 
-def _trial(before: Measured, candidate: Candidate, after: Measured | str, objective: Objective) -> Trial:
+def _trial(before: Measured, candidate: Candidate, after: Measured | str, keep: _Judge) -> Trial:
     if isinstance(after, str):
         return Trial(candidate=candidate, after=None, verdict=Verdict(kept=False, reason=after))
-    verdict = judge(before, after, candidate.codes, objective=objective)
-    return Trial(candidate=candidate, after=after, verdict=verdict)
+    return Trial(candidate=candidate, after=after, verdict=keep(before, after, candidate.codes))
 
 
 def _one_of_each_group(before: Measured, trials: Sequence[Trial], objective: Objective) -> list[Trial]:
@@ -94,17 +105,17 @@ def _one_of_each_group(before: Measured, trials: Sequence[Trial], objective: Obj
 
 
 def _combine(
-    before: Measured, kept: Sequence[Trial], attempt: Try, objective: Objective
+    before: Measured, kept: Sequence[Trial], attempt: Try, objective: Objective, keep: _Judge
 ) -> tuple[list[Trial], Measured | None, Verdict]:
     """All of them if they are good together, else as many as can be added, the best first."""
-    after, verdict = _try_together(before, kept, attempt, objective)
+    after, verdict = _try_together(before, kept, attempt, objective, keep)
     if verdict.kept:
         return list(kept), after, verdict
     chosen, best = [kept[0]], kept[0].after
     if len(kept) == 2:
         return chosen, best, verdict
     for trial in kept[1:]:
-        after, verdict = _try_together(before, [*chosen, trial], attempt, objective)
+        after, verdict = _try_together(before, [*chosen, trial], attempt, objective, keep)
         if verdict.kept:
             chosen, best = [*chosen, trial], after
     return chosen, best, verdict
@@ -134,14 +145,14 @@ def _fits_with_others(trial: Trial) -> Trial:
 
 
 def _try_together(
-    before: Measured, trials: Sequence[Trial], attempt: Try, objective: Objective
+    before: Measured, trials: Sequence[Trial], attempt: Try, objective: Objective, keep: _Judge
 ) -> tuple[Measured | None, Verdict]:
     """Together they must do all that each is for, and no less for the objective than the best of them."""
     (after,) = attempt([(plan_of([t.candidate for t in trials]), f"{len(trials)} together")])
     if isinstance(after, str):
         return None, Verdict(kept=False, reason=after)
     for trial in trials:
-        verdict = judge(before, after, trial.candidate.codes, objective=objective)
+        verdict = keep(before, after, trial.candidate.codes)
         if not verdict.kept:
             return after, verdict
     best = trials[0].after

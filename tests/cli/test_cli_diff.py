@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hloscope.cli.diff import parse_share
+from hloscope.cli.shares import parse_share
 from hloscope.errors import UserError
 
 Run = Callable[..., tuple[int, str, str]]

@@ -125,6 +125,16 @@ def test_memory_may_be_traded_for_time_only_when_time_is_wanted() -> None:
     assert not judge(before, slower, ["HS201"], objective="time").kept, "it loses more than it gains"
 
 
+def test_how_much_may_be_traded_can_be_told() -> None:
+    before = replace(BEFORE, seconds=10.0)
+    faster = replace(NO_TRANSPOSE, seconds=8.0, temp_bytes=round(108 * GIB))
+    assert judge(before, faster, ["HS201"], objective="time").reason.startswith("worse: temp")
+    assert judge(before, faster, ["HS201"], objective="time", trade=0.1).kept
+    assert not judge(before, faster, ["HS201"], objective="temp", trade=0.1).kept, "temp is what is wanted"
+    (trial,) = search(before, [MESH], lambda plans: [faster for _ in plans], "time", trade=0.1).trials
+    assert trial.verdict.kept
+
+
 def test_where_much_is_saved_a_tenth_of_it_may_be_lost() -> None:
     before = replace(BEFORE, seconds=10.0)
     half = replace(NO_TRANSPOSE, temp_bytes=50 * GIB, seconds=10.4)
