@@ -14,9 +14,10 @@ class Event:
     """A stage begins. `seconds` since the capture began; `detail` is a few words for a person, or empty.
 
     `done` has the detail `compiled`, `cached`, or `failed` for a failure that is known from before; a stored step
-    goes from `lower` to `done` without compiling.
+    goes from `lower` to `done` without compiling. `number` tells captures apart that run side by side.
     """
 
     stage: Stage
     seconds: float
     detail: str = ""
+    number: int | None = None

@@ -49,9 +49,14 @@ def stage_in_words(event: Event) -> str:
     return _WORDS.get(event.stage, event.stage)
 
 
+def _numbered(event: Event) -> str:
+    """The stage, with the number of the compile where several run side by side."""
+    return stage_in_words(event) if event.number is None else f"{event.number}: {stage_in_words(event)}"
+
+
 def _tell(event: Event) -> None:
     if event.stage != "failed":  # the error line says more
-        print(f"[{event.seconds:6.1f} s] {stage_in_words(event)}", file=sys.stderr, flush=True)
+        print(f"[{event.seconds:6.1f} s] {_numbered(event)}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -63,4 +68,4 @@ def _live() -> Generator[Callable[[Event], None], None, None]:
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, visible=False)
-        yield lambda event: bar.update(task, description=stage_in_words(event), visible=True)
+        yield lambda event: bar.update(task, description=_numbered(event), visible=True)

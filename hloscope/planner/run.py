@@ -70,11 +70,10 @@ class Planner:
     def attempt(self, wanted: Sequence[tuple[Plan, str]], rows: frozenset[int]) -> list[Measured | str]:
         """The figures of the step with each plan; a text where one cannot be applied or compiled at all.
 
-        They are compiled side by side where there is room, and no stages are told then.
+        They are compiled side by side where there is room, and their stages are told with their numbers then.
         """
         workers = room_for(len(wanted), self.worker_bytes)
-        on_event = self.on_event if workers == 1 else None
-        jobs = [partial(self._open_or_why, *each, self._number(), on_event) for each in wanted]
+        jobs = [partial(self._open_or_why, *each, self._number(), workers > 1) for each in wanted]
         opened = at_once(jobs, workers)
         return [each if isinstance(each, str) else measure(self._report(each), rows) for each in opened]
 
@@ -83,8 +82,9 @@ class Planner:
         return self.compiles
 
     def _open_or_why(
-        self, plan: Plan, what: str, number: int, on_event: OnEvent | None, stop: threading.Event
+        self, plan: Plan, what: str, number: int, beside_others: bool, stop: threading.Event
     ) -> Opened | str:
+        on_event = _numbered(self.on_event, number) if beside_others else self.on_event
         try:
             return self._open(plan, what, number, on_event, stop)
         except (UserError, CompileError) as error:
@@ -138,6 +138,10 @@ class Planner:
             timeout=self.options.timeout,
             on_event=self.on_event,
         )
+
+
+def _numbered(on_event: OnEvent | None, number: int) -> OnEvent | None:
+    return None if on_event is None else lambda event: on_event(replace(event, number=number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

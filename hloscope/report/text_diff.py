@@ -86,10 +86,13 @@ def figure_row(figure: Figure) -> list[str]:
 
 
 def signed(value: float | None, spell: Callable[[float], str]) -> str:
-    """A difference with its sign."""
+    """A difference with its sign; one that is too small for digits has none."""
     if value is None:
         return UNKNOWN
-    return f"{'−' if value < 0 else '+'}{spell(abs(value))}"
+    spelled_out = spell(abs(value))
+    if spelled_out.startswith("<"):
+        return spelled_out
+    return f"{'−' if value < 0 else '+'}{spelled_out}"
 
 
 def _table(

@@ -190,6 +190,16 @@ def test_progress_on_a_terminal_is_one_live_line(
     assert stage_in_words(Event(stage="lower", seconds=0.0)) == "lowering"
 
 
+def test_stages_of_compiles_side_by_side_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    from hloscope.capture import Event
+
+    with progress(quiet=False) as on_event:
+        assert on_event is not None
+        on_event(Event(stage="compile", seconds=2.0, number=3))
+        on_event(Event(stage="compile", seconds=1.0))
+    assert capsys.readouterr().err == "[   2.0 s] 3: compiling\n[   1.0 s] compiling\n"
+
+
 def test_an_ascii_terminal_gets_ascii(shared_dump: Callable[[str], HloFile]) -> None:
     done = process("analyze", str(shared_dump("oom").path), PYTHONIOENCODING="ascii", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, "")

@@ -19,6 +19,8 @@ from hloscope.report.build import load
 from hloscope.report.diff import Diff, compare
 from hloscope.report.diff_match import BUFFERS, CENSUS, COLLECTIVES, FINDINGS, changes
 from hloscope.report.diff_side import is_report, read_side, side_of
+from hloscope.report.text_diff import signed
+from hloscope.units import duration
 
 SCHEMA = json.loads(resources.files("hloscope.report").joinpath("diff_schema.json").read_text())
 
@@ -365,3 +367,7 @@ def test_what_one_side_does_not_know_has_not_changed(report):
     assert compare(side_of(unknown, "b"), side_of(known, "a")).collectives == ()
     unknown["collectives"][0]["bytes"] += 1
     assert len(compare(side_of(known, "a"), side_of(unknown, "b")).collectives) == 1
+
+
+def test_a_difference_too_small_for_digits_has_no_sign():
+    assert [signed(v, duration) for v in (-1e-12, -1e-3, 1e-3)] == ["< 0.01 ns", "−1.00 ms", "+1.00 ms"]
