@@ -43,6 +43,8 @@ class Ici:
     wrap_size: int
     wrap_needs_all: bool
     hop_seconds: float  # latency from one chip to the next
+    start_seconds: float  # what a collective takes beside its hops and bytes
+    sparsecore_start_seconds: float  # the same of each phase of one that a SparseCore runs
     die_to_die_bytes_per_second: float | None = None  # between the two devices of one chip
     dcn_bytes_per_second: float | None = None  # of one device, to another slice
 
@@ -75,8 +77,15 @@ class Chip:
     slots: Slots | None = None
     hbm_efficiency: float = 0.75
     matrix_efficiency: float = 1.0
-    validated: bool = False  # whether times were held against published ones
+    operation_seconds: float | None = None  # what an operation through HBM takes beside its bytes and work
+    measured: tuple[str, ...] = ()  # terms held against measured times: bandwidth, compute, links
     figures_from: str | None = None
+
+    def worth(self, term: str) -> str:
+        """What a time bound by a term is worth, in words: whose figures, or whether they were held against a clock."""
+        if self.figures_from:
+            return f"figures of {self.figures_from}"
+        return f"{'checked' if term in self.measured else 'not calibrated'} on {self.name}"
 
 
 # What a file may set: the rates and shares, not what the compiler knows about memory.
@@ -98,8 +107,14 @@ def chips() -> dict[str, Chip]:
 
 def _chip(name: str, figures: Mapping[str, Any]) -> Chip:
     own = dict(figures)
-    slots, ici = own.pop("slots", None), own.pop("ici")
-    return Chip(name=name, slots=None if slots is None else Slots(**slots), ici=Ici(**ici), **own)
+    slots, ici, measured = own.pop("slots", None), own.pop("ici"), own.pop("measured", ())
+    return Chip(
+        name=name,
+        slots=None if slots is None else Slots(**slots),
+        ici=Ici(**ici),
+        measured=tuple(measured),
+        **own,
+    )
 
 
 def with_figures(chip: Chip, path: str) -> Chip:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hloscope.analysis.mesh_axes import MeshAxes, find_mesh, mesh_axes_of
 from hloscope.analysis.place import phase_of_name, provenance
-from hloscope.analysis.wire import WireCost, wire_cost
+from hloscope.analysis.wire import WireCost, on_sparsecore, wire_cost
 from hloscope.analysis.work import (
     body_opcodes,
     collective_opcode,
@@ -214,9 +214,8 @@ def _changed(before: tuple[int, ...], after: tuple[int, ...]) -> int | None:
 
 
 def _offload(collective: Instruction) -> str | None:
-    on_sparsecore = b"DEVICE_TYPE_SPARSECORE" in collective.proto.backend_config
     thread = collective.computation.execution_thread or collective.execution_thread
-    return "sparsecore" if on_sparsecore or thread == "sparsecore" else thread
+    return "sparsecore" if on_sparsecore(collective) else thread
 
 
 def _wire(site: _Site, torus: Torus | None) -> WireCost | None:

@@ -4,6 +4,7 @@ time = the largest of
   bandwidth  HBM bytes / (hbm_efficiency x HBM bytes a second)
   compute    matrix operations / (matrix_efficiency x matrix operations a second), by operand type and passes
   issue      vector operations, transcendentals and VMEM bytes / what the cores issue in a second
+and, where it was measured, what an operation through HBM takes until its first bytes are there and its last written.
 A chip's figures are in `devices.toml`; `docs/costs.md` says what of this was held against measured times.
 """
 
@@ -33,7 +34,7 @@ from hloscope.analysis.work import (
     started_result,
 )
 from hloscope.devices import VECTOR_ELEMENTS, Chip
-from hloscope.hlo import alike_work
+from hloscope.hlo import alike_work, is_async_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 _REGISTER_BYTES = 4 * VECTOR_ELEMENTS
 _HOST = 5
+# Less than a register of data is a scalar or a counter, of which nothing was measured.
+_LEAST_BYTES = _REGISTER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,8 @@ class Cost:
     nothing beside what it runs. None is unknown.
 
     `flops` are matrix operations as the program asks for them, two for a multiplication with its addition.
-    `bound_by` is the slowest term: "bandwidth", "compute", "issue" or "wire". `limit` is "lower" if it may
+    `bound_by` is the slowest term: "bandwidth", "compute", "issue", "latency" or "wire"; `latency_seconds` is the part
+    of `seconds` that depends on neither bytes nor work, 0 where it was not measured. `limit` is "lower" if it may
     take longer than `seconds` (rows fetched one by one, an opaque kernel), "upper" if less (rows that may hold no
     token), else None.
     `source_of_figure` says by which model, and whether it was held against measured times on this chip.
@@ -64,6 +68,7 @@ class Cost:
     bound_by: str | None
     limit: str | None
     source_of_figure: str
+    latency_seconds: float = 0.0
 
 
 _FREE = Cost(
@@ -122,8 +127,17 @@ class Costs:
             return replace(own, seconds=None, bound_by=None, limit=None, source_of_figure=unknown)
         if own.seconds > seconds:
             return replace(own, limit=None)
-        model = f"{wires[0].source if wires and wires[0] else 'no'} links; not calibrated"
-        return replace(own, seconds=seconds, bound_by="wire", limit=None, source_of_figure=model)
+        place = wires[0].source if wires and wires[0] else "no"
+        worth = "not calibrated" if self.chip is None else self.chip.worth("links")
+        latency = sum(wire.latency_seconds for wire in wires if wire is not None)
+        return replace(
+            own,
+            seconds=seconds,
+            bound_by="wire",
+            limit=None,
+            source_of_figure=f"{place} links; {worth}",
+            latency_seconds=latency,
+        )
 
     def _kernel(self, call: Instruction) -> Cost:
         found = self._ragged(call) or attention_work(call) or told_work(call)
@@ -149,15 +163,21 @@ class Costs:
         bound = max(known, key=known.__getitem__) if known else None
         # Work that none of the terms sees, as in VMEM on a chip whose slots are not known, is not free.
         unseen = bound is not None and not known[bound]
-        least = work.is_least or unseen or len(known) < len(terms) or _is_elsewhere(instruction)
+        elsewhere = _is_elsewhere(instruction)
+        least = work.is_least or unseen or len(known) < len(terms) or elsewhere
+        latency = 0.0
+        if chip is not None and (moved or 0) >= _LEAST_BYTES and not elsewhere:
+            latency = 0.0 if is_async_start(instruction.opcode) else chip.operation_seconds or 0.0
+        term = bound if bound and known[bound] else None
         return Cost(
             hbm_bytes=moved,
             flops=work.flops,
             transcendentals=work.transcendentals,
-            seconds=None if bound is None else known[bound],
-            bound_by=bound if bound and known[bound] else None,
+            seconds=None if bound is None else known[bound] + latency,
+            bound_by="latency" if term and latency > known[term] else term,
             limit=limit or ("lower" if least else None),
-            source_of_figure=source if chip is None else f"{source}; {_model(chip)}",
+            source_of_figure=source if chip is None else f"{source}; {chip.worth(term or 'bandwidth')}",
+            latency_seconds=latency,
         )
 
     def _terms(self, chip: Chip, instruction: Instruction, moved: int, work: Work) -> dict[str, float | None]:
@@ -174,12 +194,6 @@ def is_collective(instruction: Instruction) -> bool:
     if collective_opcode(instruction.opcode):
         return True
     return instruction.opcode == "fusion" and has_collective(body_opcodes(instruction))
-
-
-def _model(chip: Chip) -> str:
-    """Whose figures the time is made of, and what they are worth."""
-    worth = "checked" if chip.validated else "not calibrated"
-    return f"figures of {chip.figures_from}" if chip.figures_from else f"{worth} on {chip.name}"
 
 
 def _as_work(kernel: KernelWork) -> Work:

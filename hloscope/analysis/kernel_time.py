@@ -230,9 +230,4 @@ def _vmem_limit(call: Instruction) -> int | None:
 def _source(chip: Chip | None) -> str:
     if chip is None:
         return "machine code; the chip is not known"
-    worth = "checked" if chip.validated else "not calibrated"
-    return (
-        f"machine code; figures of {chip.figures_from}"
-        if chip.figures_from
-        else f"machine code; {worth} on {chip.name}"
-    )
+    return f"machine code; {chip.worth('bandwidth')}"

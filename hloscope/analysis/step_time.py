@@ -138,7 +138,7 @@ def estimate_step(
         families=families,
         collectives=tuple(_group(kind, costs, added) for kind in kinds),
         roofline=tuple(_roofline(census, families, costs.chip)),
-        calibrated=costs.chip.validated or costs.chip.figures_from is not None,
+        calibrated=costs.chip.figures_from is not None or set(costs.chip.measured) >= set(_TERMS),
         model=_model(costs.chip),
         scheduler=scheduler,
         timeline=timeline,
@@ -171,12 +171,23 @@ def _untimed(
     )
 
 
+# The terms that a chip's figures can be calibrated for, in words with the share that is reached.
+_TERMS: dict[str, Callable[[Chip], str]] = {
+    "bandwidth": lambda chip: f"streaming at {100 * chip.hbm_efficiency:g} % of HBM",
+    "compute": lambda chip: f"matrix units at {100 * chip.matrix_efficiency:g} %",
+    "links": lambda chip: f"links at {100 * chip.ici.efficiency:g} %",
+}
+
+
 def _model(chip: Chip) -> str:
-    streams = f"streaming at {100 * chip.hbm_efficiency:g} % of HBM, matrix units at {100 * chip.matrix_efficiency:g} %"
+    """Whose figures, and which of them were held against measured times."""
+    words = {term: said(chip) for term, said in _TERMS.items()}
     if chip.figures_from:
-        return f"{chip.name} with the figures of {chip.figures_from}: {streams}"
-    worth = "streaming checked against published times" if chip.validated else "not calibrated"
-    return f"{chip.name}, {worth}: {streams}"
+        return f"{chip.name} with the figures of {chip.figures_from}: {', '.join(words.values())}"
+    known = ", ".join(said for term, said in words.items() if term in chip.measured)
+    guessed = ", ".join(said for term, said in words.items() if term not in chip.measured)
+    parts = [f"calibrated: {known}" if known else "", f"not calibrated: {guessed}" if guessed else ""]
+    return f"{chip.name}, {'; '.join(part for part in parts if part)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ what they were checked against.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from hloscope.analysis.wire_rings import Box, find_box
 from hloscope.analysis.wire_routes import route
-from hloscope.analysis.wire_strategy import flat_ring_links
+from hloscope.analysis.wire_strategy import rings_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,8 +38,9 @@ class WireCost:
     """One execution of a collective on one device. Bytes, seconds.
 
     `bytes` are those that the device sends, by the algorithm. `links` are the links of a chip that work at the
-    same time, shared ones as their share; `hops` the steps that the latency counts. `bound_by` is the largest term:
-    "ici", "die-to-die", "dcn" or "latency". `source` says where the places of the devices come from.
+    same time, shared ones as their share; `hops` the steps that the latency counts, beside what it takes to begin.
+    `bound_by` is the largest term: "ici", "die-to-die", "dcn" or "latency". `source` says where the places of the
+    devices come from.
     """
 
     bytes: int
@@ -66,6 +67,8 @@ class _Path:
     links: float
     hops: int
     wraps: bool
+    starts: int = 1  # how often it begins anew: once, or for each phase of a SparseCore
+    on_sparsecore: bool = False
 
 
 def wire_cost(opcode: str, payload: int, collective: Instruction, torus: Torus) -> WireCost | None:
@@ -78,7 +81,7 @@ def wire_cost(opcode: str, payload: int, collective: Instruction, torus: Torus) 
     known = _known.setdefault(torus, {})
     key = _key(opcode, collective)
     if key not in known:
-        known[key] = _path(opcode, collective, torus)
+        known[key] = _started(_path(opcode, collective, torus), opcode, collective)
     path = known[key]
     return None if path is None else _cost(path, payload, torus)
 
@@ -96,7 +99,8 @@ def _cost(path: _Path, payload: int, torus: Torus) -> WireCost | None:
         terms[name] = carried / speed if speed else 0.0
     # Cores pass on what comes in over the links; another slice is reached before or after.
     transfer = max(terms["ici"], terms["die-to-die"]) + terms["dcn"]
-    latency = path.hops * ici.hop_seconds
+    start = ici.sparsecore_start_seconds if path.on_sparsecore else ici.start_seconds
+    latency = path.hops * ici.hop_seconds + path.starts * start
     terms["latency"] = latency
     return WireCost(
         bytes=round(payload * path.sent),
@@ -115,9 +119,29 @@ def _cost(path: _Path, payload: int, torus: Torus) -> WireCost | None:
 def _key(opcode: str, collective: Instruction) -> object:
     """What decides the way: the pairs, or the groups and the rings."""
     if pairs := collective.source_target_pairs:
-        return pairs
+        return pairs, on_sparsecore(collective)
     groups = collective.replica_groups
-    return opcode, None if groups is None else groups.text, flat_ring_links(collective.proto.backend_config)
+    text = None if groups is None else groups.text
+    return opcode, text, on_sparsecore(collective), rings_of(collective.proto.backend_config)
+
+
+def on_sparsecore(collective: Instruction) -> bool:
+    """Whether a SparseCore runs a collective, not the TensorCore."""
+    thread = collective.computation.execution_thread or collective.execution_thread
+    return b"DEVICE_TYPE_SPARSECORE" in collective.proto.backend_config or thread == "sparsecore"
+
+
+def _started(path: _Path | None, opcode: str, collective: Instruction) -> _Path | None:
+    """The way with what begins it: where nothing is sent, nothing begins."""
+    if path is None or not path.sent:
+        return path if path is None else replace(path, starts=0)
+    rings = rings_of(collective.proto.backend_config)
+    phases = 1 if rings is None else rings.phases
+    return replace(
+        path,
+        starts=phases * _PASSES.get(opcode, 1) if on_sparsecore(collective) else 1,
+        on_sparsecore=on_sparsecore(collective),
+    )
 
 
 def _path(opcode: str, collective: Instruction, torus: Torus) -> _Path | None:
@@ -132,7 +156,8 @@ def _path(opcode: str, collective: Instruction, torus: Torus) -> _Path | None:
         return _exchange(groups, torus)
     if opcode not in _PASSES:
         return None
-    flat = flat_ring_links(collective.proto.backend_config)
+    rings = rings_of(collective.proto.backend_config)
+    flat = None if rings is None else rings.flat_links
     paths = [_gather(_PASSES[opcode], members, flat, torus) for members in groups]
     known = [path for path in paths if path is not None]
     # The groups run at the same time, so the slowest counts.

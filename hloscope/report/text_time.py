@@ -56,6 +56,7 @@ _BOUNDS = {
     "bandwidth": "bound by HBM",
     "compute": "by matrix units",
     "issue": "by vector units",
+    "latency": "by latency",
     "exposed": "waiting",
     UNKNOWN: "by the unknown",
 }

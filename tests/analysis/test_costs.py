@@ -18,12 +18,46 @@ from hloscope.hlo import protos
 
 V6E = chips()["v6e"]
 HBM = 0.75 * 1_638_000_000_000
+MATRIX = 0.89 * 918e12
 
 
 def cost_of_last(hlo: HloBuilder, **known: Any) -> Cost:
     known.setdefault("chip", V6E)
     analyses = Analyses(hlo.module(), **known)
     return analyses.costs.of(analyses.module.entry.root)
+
+
+def copied(elements: int, kind: str = "bf16") -> HloBuilder:
+    hlo = HloBuilder()
+    entry = hlo.entry()
+    entry.add("copy", f"{kind}[{elements}]", entry.parameter(f"{kind}[{elements}]"))
+    return hlo
+
+
+@pytest.mark.parametrize(
+    ("size", "measured"),
+    [(2**21, 3.04), (2**23, 7.47), (2**25, 22.30), (2**28, 169.51), (2**33, 5351.18)],
+)
+def test_a_measured_copy(size: int, measured: float):
+    """Bytes and microseconds on a tpu7x (benchmarks/published_measurements.toml)."""
+    found = cost_of_last(copied(size // 2), chip=chips()["tpu7x"])
+    assert found.seconds == pytest.approx(measured * 1e-6, rel=0.1 if size < 2**24 else 0.02)
+    assert found.source_of_figure == "counted; checked on tpu7x"
+
+
+def test_an_operation_through_hbm_has_a_latency_where_it_was_measured():
+    tpu7x = chips()["tpu7x"]
+    small = cost_of_last(copied(8192), chip=tpu7x)
+    assert (small.latency_seconds, small.bound_by) == (tpu7x.operation_seconds, "latency")
+    assert small.seconds == pytest.approx(1.6e-6 + 4 * 8192 / (0.87 * 3.69e12))
+    counter = cost_of_last(copied(1, "s32"), chip=tpu7x)
+    assert counter.latency_seconds == 0, "of scalars nothing was measured"
+    assert cost_of_last(copied(8192), chip=chips()["v4"]).latency_seconds == 0
+    hlo = HloBuilder()
+    entry = hlo.entry()
+    x = entry.parameter("bf16[8192]")
+    entry.add("copy-start", "(bf16[8192]{0:T(1024)S(1)}, bf16[8192], u32[])", x)
+    assert cost_of_last(hlo, chip=tpu7x).latency_seconds == 0, "what runs beside other work"
 
 
 def dot_numbers(lhs: tuple[list[int], list[int]], rhs: tuple[list[int], list[int]]) -> dict[str, Any]:
@@ -45,7 +79,7 @@ def test_dot_with_a_batch_dimension_is_bound_by_compute():
     cost = cost_of_last(hlo)
     assert cost.flops == 2 * 8 * 4096 * 4096 * 2048
     assert cost.hbm_bytes == 2 * 8 * (2 * 4096 * 2048 + 4096 * 4096)
-    assert cost.seconds == pytest.approx(cost.flops / 918e12)
+    assert cost.seconds == pytest.approx(cost.flops / MATRIX)
     assert (cost.bound_by, cost.limit) == ("compute", None)
 
 
@@ -69,7 +103,7 @@ def test_operands_of_32_bits_take_passes(types: tuple[str, str], precision: list
         **dot_numbers(([1], []), ([0], [])),
         precision_config=protos.PrecisionConfig(operand_precision=precision),
     )  # fmt: skip
-    assert cost_of_last(hlo).seconds == pytest.approx(2 * 8192**3 * passes / 918e12)
+    assert cost_of_last(hlo).seconds == pytest.approx(2 * 8192**3 * passes / MATRIX)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def kernel(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 
 @pytest.mark.tpu_compile
-@pytest.mark.parametrize("topology", ["v6e:2x2", "tpu7x:2x2x1"])
+@pytest.mark.parametrize("topology", ["v5p:2x2x1", "tpu7x:2x2x1"])
 def test_a_copy_is_bound_by_memory(topology: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = kernel(capsys, f"{STEPS}:double", "--topology", topology)
     assert (found["name"], found["bound_by"]) == ("double", "memory")
@@ -44,7 +44,7 @@ def test_a_copy_is_bound_by_memory(topology: str, capsys: pytest.CaptureFixture[
     assert found["spills"] == found["fills"] == 0
     # Two buffers of each block.
     assert found["vmem_bytes"] == 4 * BLOCK
-    assert ("not calibrated" in found["source_of_figure"]) == (topology != "v6e:2x2")
+    assert ("not calibrated" in found["source_of_figure"]) == (topology != "tpu7x:2x2x1")
 
 
 @pytest.mark.tpu_compile

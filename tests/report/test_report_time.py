@@ -23,8 +23,8 @@ def test_times_need_a_chip(shared_dump: Callable[[str], HloFile]) -> None:
     known = report_of(shared_dump("deepseek"), topology="tpu7x:8x8x4", valid_fraction=0.25)
     time = known["time"]
     assert time["seconds"] > 0
-    assert "not calibrated" in time["model"]
-    assert time["calibrated"] is False
+    assert time["model"].startswith("tpu7x, calibrated: streaming at 87 % of HBM")
+    assert time["calibrated"] is True
     assert sum(time["by_phase"].values()) == pytest.approx(time["seconds"])
     lines = [line for line in known["census"] if line["family"] == "activation"]
     assert {line["bound_by"] for line in lines} == {"bandwidth"}
@@ -37,6 +37,25 @@ def test_times_need_a_chip(shared_dump: Callable[[str], HloFile]) -> None:
     assert unknown["time"]["seconds"] is None
     assert {line["seconds"] for line in unknown["census"] + unknown["collectives"]} == {None}
     assert {f["saved_seconds"] for f in unknown["findings"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("chip", "said"),
+    [
+        ("v6e", "v6e, calibrated: streaming at 75 % of HBM, matrix units at 89 %, links at 87 %"),
+        (
+            "v5e",
+            "v5e, calibrated: matrix units at 93.5 %, links at 85.5 %; not calibrated: streaming at 75 % of HBM",
+        ),
+        ("v4", "v4, not calibrated: streaming at 75 % of HBM, matrix units at 100 %, links at 90 %"),
+    ],
+)
+def test_only_what_was_held_against_a_clock_is_calibrated(
+    chip: str, said: str, shared_dump: Callable[[str], HloFile]
+) -> None:
+    time = report_of(shared_dump("dense"), topology={"v4": "v4:2x2x2"}.get(chip, f"{chip}:2x4"))["time"]
+    assert time["model"] == said
+    assert time["calibrated"] is (chip == "v6e")
 
 
 def test_savings_are_the_share_of_empty_rows(shared_dump: Callable[[str], HloFile]) -> None:
