@@ -20,7 +20,7 @@ from hloscope.capture.kernels import DUMP_FLAGS
 from hloscope.devices import chips
 
 WORKER = Path(__file__).with_name("_static_worker.py")
-# Share of the bandwidth that is reached: fitted to published v6e times, uncalibrated elsewhere.
+# Share of the bandwidth that is reached: fitted to published v6e times. A copy on tpu7x reaches 0.87 (docs/costs.md).
 EFFICIENCY = 0.75
 _TOPOLOGIES = {
     "v4": "v4:2x2x1",

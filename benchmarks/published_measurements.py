@@ -1,4 +1,4 @@
-"""hloscope's times beside those that others measured on TPUs: copies, matmuls and collectives, by size.
+"""hloscope's times beside those that others measured on TPUs: copies, matmuls, a kernel and collectives, by size.
 
     python benchmarks/published_measurements.py              # needs jax and libtpu, no TPU; two minutes
     python benchmarks/published_measurements.py tpu7x copy   # rows whose topology and program contain the words
@@ -34,8 +34,10 @@ from hloscope.analysis.place import provenance
 from hloscope.capture import Topology
 from hloscope.devices import chips
 from hloscope.hlo import read_hlo
+from hloscope.report.kernel import load_kernel
 
 DATA = Path(__file__).with_suffix(".toml")
+STEPS = Path(__file__).with_name("published_steps.py")
 MARK = "measured"  # the scope of what a source timed
 SECONDS = {"us": 1e-6, "ms": 1e-3}
 F32, BF16 = jnp.float32, jnp.bfloat16
@@ -130,8 +132,12 @@ def analyses_of(source: dict[str, Any], program: Program) -> Analyses:
         )
 
 
-def estimate(source: dict[str, Any], analyses: Analyses) -> float | None:
-    """Seconds of what the source's clock saw: the whole program, the collective, or what is in the marked scope."""
+def estimate(source: dict[str, Any], size: Any) -> float | None:
+    """Seconds of what the source's clock saw: the kernel, the whole program, the collective, or the marked scope."""
+    if source["program"] == "kernel":
+        (kernel,) = load_kernel(f"{STEPS}:matmul_{size}_{source['steps']}").kernels
+        return kernel.seconds
+    analyses = analyses_of(source, program_of(source, size))
     if source["timed"] == "host":
         return analyses.step_time.seconds
     found = [i for c in analyses.module.control_computations for i in c.instructions]
@@ -149,12 +155,15 @@ def rows_of(source: dict[str, Any]) -> Iterator[Row]:
     fitted = source.get("fitted_rows", range(len(source["rows"])) if "fitted" in source else ())
     before: Row | None = None
     for position, (size, published) in enumerate(source["rows"]):
-        program, unit = program_of(source, size), source["unit"]
-        seconds = published * SECONDS[unit] if unit in SECONDS else program.amount / published / RATES[unit]
+        unit = source["unit"]
+        if unit in SECONDS:
+            seconds = published * SECONDS[unit]
+        else:
+            seconds = program_of(source, size).amount / published / RATES[unit]
         row = Row(
             size=" x ".join(map(str, size)) if isinstance(size, list) else str(size),
             published=seconds,
-            estimate=estimate(source, analyses_of(source, program)),
+            estimate=estimate(source, size),
             fitted=position in fitted,
         )
         if source["timed"] != "host":

@@ -1,4 +1,5 @@
-"""The programs whose times on a v6e are published: XLA's over the full buffer, and the kernels over the valid rows."""
+"""Programs whose times are published: on a v6e XLA's over the full buffer and the kernels over the valid rows,
+on a v5e a matmul as a kernel with small and with large blocks."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import hloscope as hs
 from hloscope_kernels import glu_rows, glu_rows_bwd, unsort_bwd_rows
@@ -95,3 +98,71 @@ def forward_kernel(topology: hs.Topology) -> hs.Step:
 def backward_kernel(topology: hs.Topology) -> hs.Step:
     """1.02 ms."""
     return _kernel(glu_rows_bwd, FUSED, HALF)
+
+
+def _products(x: Any, y: Any, out: Any, total: Any) -> None:
+    """One block of the contracted dimension, which is the last of the grid."""
+
+    @pl.when(pl.program_id(2) == 0)
+    def _() -> None:
+        total[...] = jnp.zeros_like(total)
+
+    total[...] += jnp.dot(x[...], y[...], preferred_element_type=jnp.float32)
+
+    @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
+    def _() -> None:
+        out[...] = total[...].astype(out.dtype)
+
+
+def _matmul(n: int, rows: int, contracted: int, columns: int) -> hs.Step:
+    """A product of n x n matrices of bfloat16 in blocks of these sizes."""
+    square = jax.ShapeDtypeStruct((n, n), jnp.bfloat16)
+    call = pl.pallas_call(
+        _products,
+        out_shape=square,
+        grid=(n // rows, n // columns, n // contracted),
+        in_specs=[
+            pl.BlockSpec((rows, contracted), lambda i, j, k: (i, k)),
+            pl.BlockSpec((contracted, columns), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((rows, columns), lambda i, j, k: (i, j)),
+        scratch_shapes=[pltpu.VMEM((rows, columns), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+    )
+    return hs.Step(call, args=(square, square))
+
+
+@hs.step(topology="v5e:2x2")
+def matmul_1024_small(topology: hs.Topology) -> hs.Step:
+    """Blocks of 128 x 128 and 128 x 128."""
+    return _matmul(1024, 128, 128, 128)
+
+
+@hs.step(topology="v5e:2x2")
+def matmul_1024_large(topology: hs.Topology) -> hs.Step:
+    """Blocks of 512 x 1024 and 1024 x 1024."""
+    return _matmul(1024, 512, 1024, 1024)
+
+
+@hs.step(topology="v5e:2x2")
+def matmul_4096_small(topology: hs.Topology) -> hs.Step:
+    """Blocks of 128 x 128 and 128 x 128."""
+    return _matmul(4096, 128, 128, 128)
+
+
+@hs.step(topology="v5e:2x2")
+def matmul_4096_large(topology: hs.Topology) -> hs.Step:
+    """Blocks of 512 x 1024 and 1024 x 1024."""
+    return _matmul(4096, 512, 1024, 1024)
+
+
+@hs.step(topology="v5e:2x2")
+def matmul_8192_small(topology: hs.Topology) -> hs.Step:
+    """Blocks of 128 x 128 and 128 x 128."""
+    return _matmul(8192, 128, 128, 128)
+
+
+@hs.step(topology="v5e:2x2")
+def matmul_8192_large(topology: hs.Topology) -> hs.Step:
+    """Blocks of 512 x 1024 and 1024 x 1024."""
+    return _matmul(8192, 512, 1024, 1024)
