@@ -68,14 +68,17 @@ def fold(
 
 
 def _saved_seconds(analyses: Analyses, site: Site) -> float | None:
-    """Seconds that one execution would save, by the estimate of what its instruction takes."""
+    """Seconds that one execution would save, by the estimate of what its instruction takes: all of it, or a part of
+    what depends on its bytes and work."""
     share = site.time_share
     if share is None:
         share = min(1.0, site.saved / site.moved) if site.saved is not None and site.moved else None
     start = site.instruction
     work = async_operation(start).work if is_async_start(start.opcode) else start
-    seconds = analyses.costs.of(work).seconds
-    return None if share is None or seconds is None else share * seconds
+    cost = analyses.costs.of(work)
+    if share is None or cost.seconds is None:
+        return None
+    return cost.seconds if share == 1 else share * (cost.seconds - cost.latency_seconds)
 
 
 def in_phase(phase: str) -> str:

@@ -81,7 +81,8 @@ def _saved_seconds(analyses: Analyses, work: FullBufferWork, fraction: float | N
     if fraction is None or cost.seconds is None or not cost.hbm_bytes:
         return None
     runs = analyses.module.executions(work.instruction.computation)
-    return times(runs, cost.seconds * work.row_bytes / cost.hbm_bytes * (1 - fraction))
+    moving = cost.seconds - cost.latency_seconds
+    return times(runs, moving * work.row_bytes / cost.hbm_bytes * (1 - fraction))
 
 
 def _runs(analyses: Analyses, sites: list[_Site]) -> Iterator[tuple[FullBufferWork, int | None]]:
