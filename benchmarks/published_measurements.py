@@ -77,6 +77,13 @@ def program_of(source: dict[str, Any], size: Any) -> Program:
             return jnp.matmul(x, y, preferred_element_type=F32).astype(BF16)
 
         return Program(function=matmul, operands=(((m, k), BF16), ((k, n), BF16)), amount=2 * m * n * k)
+    if kind == "matmul int8":
+        m, n, k = size
+
+        def product(x: Any, y: Any) -> Any:
+            return jnp.matmul(x, y, preferred_element_type=jnp.int32)
+
+        return Program(function=product, operands=(((m, k), jnp.int8), ((k, n), jnp.int8)))
     if kind == "permute":
         ring = [(i, (i + 1) % group) for i in range(group)]
         return Program(function=lambda x: jax.lax.ppermute(x, axes[0], ring), operands=(((size // 4,), F32),))

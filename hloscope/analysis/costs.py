@@ -176,7 +176,7 @@ class Costs:
             seconds=None if bound is None else known[bound] + latency,
             bound_by="latency" if term and latency > known[term] else term,
             limit=limit or ("lower" if least else None),
-            source_of_figure=source if chip is None else f"{source}; {chip.worth(term or 'bandwidth')}",
+            source_of_figure=source if chip is None else f"{source}; {chip.worth(_measured_as(term, work))}",
             latency_seconds=latency,
         )
 
@@ -194,6 +194,13 @@ def is_collective(instruction: Instruction) -> bool:
     if collective_opcode(instruction.opcode):
         return True
     return instruction.opcode == "fusion" and has_collective(body_opcodes(instruction))
+
+
+def _measured_as(term: str | None, work: Work) -> str:
+    """The term whose measurements tell what a time is worth; of matrix units only products of bfloat16 were timed."""
+    if term == "compute":
+        return next((rate for rate in work.passes or {} if rate != "bf16"), term)
+    return term or "bandwidth"
 
 
 def _as_work(kernel: KernelWork) -> Work:
