@@ -47,18 +47,20 @@ AIMS = {"glu_rows": 1.75, "glu_rows_bwd": 1.85, "unsort_bwd_rows": 1.80}
 SEARCH: dict[str, list[dict[str, int]]] = {
     "glu_rows": [
         {"rows": rows, "tile_rows": tile_rows, "tile_columns": columns}
-        for rows in (256, 512, 1024)
-        for tile_rows, columns in ((16, 1024), (64, 128), (64, 256), (128, 128), (128, 256), (256, 256))
+        for rows in (512, 1024)
+        for tile_rows in (128, 256, 512)
+        for columns in (128, 256, 512)
     ],
     "glu_rows_bwd": [
         {"rows": rows, "tile_rows": tile_rows, "tile_columns": columns}
-        for rows in (256, 512)
-        for tile_rows, columns in ((16, 128), (16, 256), (16, 512), (16, 1024), (32, 256), (64, 256))
+        for rows in (256, 512, 768, 1024)
+        for tile_rows in (64, 128, 256)
+        for columns in (128, 256)
     ],
     "unsort_bwd_rows": [
-        {"rows": 1024, "columns": columns, "tile_rows": tile_rows}
-        for columns in (512, 1024, 2048)
-        for tile_rows in (16, 32, 64, 128)
+        {"rows": rows, "columns": columns, "tile_rows": tile_rows}
+        for rows, columns in ((128, 4096), (256, 4096), (512, 2048), (512, 4096), (1024, 1024), (1024, 2048))
+        for tile_rows in (16, 32, 64)
     ],
 }
 
@@ -173,7 +175,7 @@ def search(operation: str, chip: Chip) -> dict[str, Any]:
     ]
     costs = [(spills(a["code"]), kernel_cost(a, a["code"], chip, VALID), a["used"]) for a in found]
     # Within a hundredth of the least time the fewest bundles win: how much transfers hide is a model's word.
-    least = min(cost.overlap for spilt, cost, _ in costs if not spilt)
+    least = min((cost.overlap for spilt, cost, _ in costs if not spilt), default=math.inf)
     costs.sort(key=lambda row: (row[0] > 0, row[1].overlap > 1.01 * least, row[1].compute))
     print(f"\n{chip.name} {operation}: overlap, serial and bundles in ms")
     for spilt, cost, blocks in costs:

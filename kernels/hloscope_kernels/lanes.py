@@ -12,10 +12,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import pallas as pl
+
+from hloscope_kernels.row_grid import RowGrid
 
 LANES = 128
+
+
+def dense_shape(grid: RowGrid) -> tuple[int, int, int]:
+    """The shape of lane-dense numbers: [blocks, rows of a block / 128, 128], each block's a window of its own."""
+    return grid.blocks, grid.block_rows // LANES, LANES
+
+
+def lane_dense(vector: jax.Array, grid: RowGrid) -> jax.Array:
+    """[rows] as `dense_shape`, with zeros behind the last row."""
+    return jnp.pad(vector, (0, grid.blocks * grid.block_rows - grid.rows)).reshape(dense_shape(grid))
+
+
+def dense_window(grid: RowGrid) -> pl.BlockSpec:
+    """The window of a block's lane-dense numbers: [rows of a block / 128, 128]."""
+
+    def per_row(core: Any, step: Any, column: Any, prefetched: Any) -> tuple[Any, int, int]:
+        return grid.block_index(core, step, column, prefetched)[0], 0, 0
+
+    return pl.BlockSpec((None, grid.block_rows // LANES, LANES), per_row)
 
 
 def rows_to_columns(dense: Any, columns: Any) -> None:

@@ -17,6 +17,7 @@ from wide_oracle import evaluate_wide
 
 from hloscope_kernels import glu_rows, glu_rows_bwd
 from hloscope_kernels.chip import V6E, Chip
+from hloscope_kernels.exponential import exp_of_minus
 from hloscope_kernels.glu_rows import supports
 from hloscope_kernels.glu_rows.config import Blocks, backward_blocks, forward_blocks
 from hloscope_kernels.glu_rows.pallas_tpu import glu_rows_bwd_kernel, glu_rows_kernel
@@ -133,6 +134,15 @@ def test_the_reference_is_the_models_program_in_float32(activation, dtype):
     # The one deviation: where the model's halves are joined without an addition, a zero keeps its sign.
     unsigned = np.where(np.asarray(wide_backward) == 0, 0, np.asarray(wide_backward))
     np.testing.assert_array_equal(bits(backward), bits(unsigned.astype(dtype)))
+
+
+def test_the_exponential_of_the_machine_is_the_same_function():
+    # The bits are those of the chip's power of two; the host's rounds the exponent, as large as it is.
+    x = jnp.linspace(-80, 80, 1001, dtype=jnp.float32)
+    plain = exp_of_minus(x, for_machine=False)
+    np.testing.assert_allclose(exp_of_minus(x, for_machine=True), plain, rtol=2e-5)
+    ends = jnp.asarray([jnp.inf, -jnp.inf, 0.0, -0.0, 200.0, -200.0])
+    np.testing.assert_array_equal(exp_of_minus(ends, for_machine=True), exp_of_minus(ends, for_machine=False))
 
 
 def test_rounding_every_step_would_not_do():

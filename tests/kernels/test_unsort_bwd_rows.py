@@ -260,4 +260,4 @@ def test_blocks_fit_vmem(vmem):
             assert blocks.rows % 128 == 0
             assert blocks.columns % 128 == 0
             assert 2 * 3 * blocks.rows * blocks.columns * 4 <= chip.window_bytes
-    assert blocks_for(QWEN35_397B.rows, 4096, 2, V6E).columns == 2048
+    assert blocks_for(QWEN35_397B.rows, 4096, 2, V6E) == Blocks(rows=512, columns=4096, tile_rows=32)

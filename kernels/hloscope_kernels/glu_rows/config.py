@@ -22,7 +22,7 @@ class Blocks:
 
     Attributes:
       rows: rows that one grid step fetches and writes, a multiple of `tile_rows`.
-      tile_rows: rows that one step of the inner loop computes.
+      tile_rows: rows that one step of the inner loop computes, written out; a multiple of 16.
       tile_columns: columns of mlp computed at once, a multiple of the 128 lanes.
     """
 
@@ -40,23 +40,24 @@ class _Wish:
         that the first fetch and the last write, which nothing hides, and the rows between limit and
         the end of its block cost little.
       tile_rows, tile_columns: the tile with the fewest bundles among those without spills.
+      tile_numbers: numbers of one operand in a tile, which is as long as the code gets.
     """
 
     step_bytes: int
     tile_rows: int
     tile_columns: int
+    tile_numbers: int
 
 
 def forward_blocks(rows: int, mlp: int, itemsize: int, chip: Chip) -> Blocks:
     """Blocks for the forward kernel: it reads 2 * mlp and writes mlp columns a row."""
-    return _fit(_wish("glu_rows", itemsize, chip), rows, _padded(2 * mlp) + _padded(mlp), itemsize, chip)
+    return _fit(_wish("glu_rows", itemsize, chip), rows, mlp, _padded(2 * mlp) + _padded(mlp), itemsize, chip)
 
 
 def backward_blocks(rows: int, mlp: int, itemsize: int, chip: Chip) -> Blocks:
     """Blocks for the backward kernel: it reads 3 * mlp and writes 2 * mlp columns a row."""
-    return _fit(
-        _wish("glu_rows_bwd", itemsize, chip), rows, 2 * _padded(2 * mlp) + _padded(mlp), itemsize, chip
-    )
+    columns = 2 * _padded(2 * mlp) + _padded(mlp)
+    return _fit(_wish("glu_rows_bwd", itemsize, chip), rows, mlp, columns, itemsize, chip)
 
 
 def widest_mlp(itemsize: int, chip: Chip) -> int:
@@ -71,15 +72,16 @@ def _wish(operation: str, itemsize: int, chip: Chip) -> _Wish:
         step_bytes=line["rows"] * mlp * moved * line["itemsize"],
         tile_rows=line["tile_rows"],
         tile_columns=line["tile_columns"],
+        tile_numbers=line["tile_rows"] * mlp,
     )
 
 
-def _fit(wish: _Wish, rows: int, columns: int, itemsize: int, chip: Chip) -> Blocks:
+def _fit(wish: _Wish, rows: int, mlp: int, columns: int, itemsize: int, chip: Chip) -> Blocks:
     row_bytes = columns * itemsize
     room = min(wish.step_bytes, chip.window_bytes // 2) // row_bytes
     tile_rows = wish.tile_rows
     # Narrow tiles for wide or few rows; 16 rows are what a register of bfloat16 pairs up.
-    while tile_rows > 16 and tile_rows > min(room, rows):
+    while tile_rows > 16 and (tile_rows > min(room, rows) or tile_rows * mlp > wish.tile_numbers):
         tile_rows //= 2
     in_buffer = -(-rows // tile_rows) * tile_rows
     block_rows = max(tile_rows, min(room // tile_rows * tile_rows, in_buffer))

@@ -17,65 +17,71 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hloscope_kernels.exponential import exp_of_minus
+
 Activation = Literal["silu", "gelu"]
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 
 
-def glu(gate: jax.Array, up: jax.Array, activation: Activation, dtype: Any) -> jax.Array:
-    """act(gate) * up, all float32 and of one shape.
+def slope(gate: jax.Array, activation: Activation, dtype: Any, *, for_machine: bool = False) -> jax.Array:
+    """act(gate) / gate: all of the activation that waits for an exponential.
 
-    `dtype` is the dtype of the buffer: XLA rounds the constants of GELU to it.
+    `dtype` is the dtype of the buffer: XLA rounds the constants of GELU to it. `for_machine`: see
+    `exp_of_minus`.
     """
-    return _activate(gate, activation, dtype) * up
+    if activation == "silu":
+        return 1.0 / (1.0 + exp_of_minus(gate, for_machine=for_machine))
+    return _gelu_slope(gate, dtype)
 
 
-def glu_gradient(
-    gate: jax.Array,
-    up: jax.Array,
-    gradient: jax.Array,
-    activation: Activation,
-    dtype: Any,
-    slow: jax.Array | None = None,
+def glu(gate: jax.Array, up: jax.Array, slope: jax.Array) -> jax.Array:
+    """act(gate) * up, all float32 and of one shape."""
+    return (gate * slope) * up
+
+
+def minus_sigmoid(gate: jax.Array, *, for_machine: bool = False) -> jax.Array:
+    """What of the gradient of SiLU waits for an exponential."""
+    return 1.0 / (-1.0 - exp_of_minus(gate, for_machine=for_machine))
+
+
+def minus_silu_glu_gradient(
+    gate: jax.Array, up: jax.Array, gradient: jax.Array, minus_sigmoid: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(d_gate, d_up) for the gradient of `glu`, all float32 and of one shape.
+    """(-d_gate, -d_up) for the gradient of `glu` by SiLU, all float32 and of one shape; see `unsigned_zero`.
 
-    A zero never keeps its sign: automatic differentiation adds the two halves after padding them
-    with zeros, and -0 + 0 is +0. `slow` is `slow_part` of the same gate, where it was computed before.
+    With the sigmoid negated every product and sum is negated, and each rounds as it would without.
     """
     by_activation = gradient * up
-    if activation == "silu":
-        # Negated from end to end and taken from 0 last: that turns -0 to +0 in one operation.
-        sigmoid = _sigmoid(gate) if slow is None else slow
-        minus_gate = -gate
-        by_sigmoid = (minus_gate * by_activation) * (sigmoid * (1.0 - sigmoid))
-        return 0.0 - (by_sigmoid - by_activation * sigmoid), 0.0 - gradient * (minus_gate * sigmoid)
+    by_sigmoid = (gate * by_activation) * (minus_sigmoid * (1.0 + minus_sigmoid))
+    return by_sigmoid + by_activation * minus_sigmoid, gradient * (gate * minus_sigmoid)
+
+
+def minus_gelu_glu_gradient(
+    gate: jax.Array, up: jax.Array, gradient: jax.Array, dtype: Any
+) -> tuple[jax.Array, jax.Array]:
+    """The same by GELU, whose constants XLA rounds to `dtype`."""
+    minus_gradient = -gradient
     activated, pullback = cast("tuple[jax.Array, Any]", jax.vjp(partial(_gelu, dtype=dtype), gate))
-    return _unsigned_zero(pullback(by_activation)[0]), _unsigned_zero(gradient * activated)
+    return pullback(minus_gradient * up)[0], minus_gradient * activated
 
 
-def slow_part(gate: jax.Array, activation: Activation) -> jax.Array | None:
-    """What of `glu_gradient` waits for exponentials and depends on the gate alone, to be computed ahead; None where
-    nothing is worth it."""
-    return _sigmoid(gate) if activation == "silu" else None
+def unsigned_zero(negated: jax.Array) -> jax.Array:
+    """The gradient, of which no zero has a sign: automatic differentiation adds the two halves after padding them
+    with zeros, and -0 + 0 is +0.
 
-
-def _activate(x: jax.Array, activation: Activation, dtype: Any) -> jax.Array:
-    return x * _sigmoid(x) if activation == "silu" else _gelu(x, dtype)
-
-
-def _sigmoid(x: jax.Array) -> jax.Array:
-    return 1.0 / (1.0 + jnp.exp(-x))
+    Taken from 0, not added to it: compilers drop the addition.
+    """
+    return jnp.zeros((), negated.dtype) - negated
 
 
 def _gelu(x: jax.Array, dtype: Any) -> jax.Array:
     """GELU by tanh, as `jax.nn.gelu(approximate=True)` computes it on `dtype`."""
+    return x * _gelu_slope(x, dtype)
 
+
+def _gelu_slope(x: jax.Array, dtype: Any) -> jax.Array:
     def constant(value: float) -> float:
         return float(np.asarray(value, dtype))
 
     inner = constant(0.7978845608028654) * (x + constant(0.044715) * x**3)  # sqrt(2 / pi)
-    return x * (0.5 * (1.0 + jnp.tanh(inner)))
-
-
-def _unsigned_zero(x: jax.Array) -> jax.Array:
-    return jnp.where(x == 0.0, 0.0, x)
+    return 0.5 * (1.0 + jnp.tanh(inner))

@@ -15,18 +15,27 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hloscope_kernels.chip import Chip
 from hloscope_kernels.glu_rows.config import Blocks
-from hloscope_kernels.glu_rows.formula import Activation, glu, glu_gradient, slow_part
+from hloscope_kernels.glu_rows.formula import (
+    Activation,
+    glu,
+    minus_gelu_glu_gradient,
+    minus_sigmoid,
+    minus_silu_glu_gradient,
+    slope,
+    unsigned_zero,
+)
+from hloscope_kernels.glu_rows.in_turns import buffers, in_turns
 from hloscope_kernels.row_grid import RowGrid, zero_tail
 from hloscope_kernels.varying import output, varying_alike
 
-# Numbers that wait in registers from one tile to the next: 16 of the 64 registers. More would spill.
-_MOST_AHEAD = 16 * 1024
+# The first generation whose vector units compute in bfloat16, two numbers at once.
+_BFLOAT16_ARITHMETIC = 6
+_TAIL_TILE = 16
 
 
 def glu_rows_kernel(
@@ -40,7 +49,7 @@ def glu_rows_kernel(
 ) -> jax.Array:
     """act(gate) * up in the blocks below `limit`: [rows, 2 * mlp] to [rows, mlp]."""
     rows, width = fused.shape
-    body = partial(_forward, activation=activation, blocks=blocks, dtype=fused.dtype)
+    body = partial(_forward, activation=activation, blocks=blocks, for_machine=not interpret)
     return _call(
         body,
         [fused],
@@ -65,7 +74,13 @@ def glu_rows_bwd_kernel(
     interpret: bool = False,
 ) -> jax.Array:
     """[d_gate, d_up] in the blocks below `limit`, in the place of `fused` where it is donated."""
-    body = partial(_backward, activation=activation, blocks=blocks, dtype=fused.dtype)
+    body = partial(
+        _backward,
+        activation=activation,
+        blocks=blocks,
+        for_machine=not interpret,
+        in_bfloat16=fused.dtype == jnp.bfloat16 and chip.generation >= _BFLOAT16_ARITHMETIC,
+    )
     return _call(
         body,
         [fused, gradient],
@@ -108,6 +123,7 @@ def _call(
             grid=grid.grid(limit),
             in_specs=[window(width) for width in widths],
             out_specs=window(result[1]),
+            scratch_shapes=buffers(blocks),
         ),
         input_output_aliases=aliases or {},
         cost_estimate=_cost(grid.rows, sum(widths), result[1], dtype.itemsize),
@@ -130,23 +146,27 @@ def _forward(
     prefetched: Any,
     fused: Any,
     out: Any,
-    *,
+    *kept: Any,
     activation: Activation,
     blocks: Blocks,
-    dtype: Any,
+    for_machine: bool,
     grid: RowGrid,
 ) -> None:
     mlp = out.shape[1]
 
-    def tile(rows: Any, start: int, stop: int) -> None:
-        gate = fused[rows, start:stop].astype(jnp.float32)
-        up = fused[rows, mlp + start : mlp + stop].astype(jnp.float32)
-        out[rows, start:stop] = glu(gate, up, activation, dtype).astype(out.dtype)
+    def ahead(rows: Any, columns: slice, to: Any) -> None:
+        gate = fused[rows, columns].astype(jnp.float32)
+        to[...] = slope(gate, activation, fused.dtype, for_machine=for_machine)
+
+    def finish(rows: Any, columns: slice, known: Any) -> None:
+        gate = fused[rows, columns].astype(jnp.float32)
+        up = fused[rows, _second_half(columns, mlp)].astype(jnp.float32)
+        out[rows, columns] = glu(gate, up, known[...]).astype(out.dtype)
 
     def block(first_row: Any, valid_rows: Any) -> None:
         del first_row
-        _for_each_tile(mlp, blocks, tile)
-        zero_tail(out, valid_rows, blocks.tile_rows)
+        in_turns(mlp, blocks, kept, ahead, finish)
+        zero_tail(out, valid_rows, _TAIL_TILE)
 
     grid.visit(prefetched, block)
 
@@ -156,55 +176,42 @@ def _backward(
     fused: Any,
     gradient: Any,
     out: Any,
-    *,
+    *kept: Any,
     activation: Activation,
     blocks: Blocks,
-    dtype: Any,
+    for_machine: bool,
+    in_bfloat16: bool,
     grid: RowGrid,
 ) -> None:
     mlp = gradient.shape[1]
-    columns = [(at, min(at + blocks.tile_columns, mlp)) for at in range(0, mlp, blocks.tile_columns)]
 
-    def ahead(rows: Any) -> list[Any]:
-        if blocks.tile_rows * mlp > _MOST_AHEAD:
-            return [None] * len(columns)
-        return [slow_part(fused[rows, start:stop].astype(jnp.float32), activation) for start, stop in columns]
+    def ahead(rows: Any, columns: slice, to: Any) -> None:
+        if activation == "silu":
+            to[...] = minus_sigmoid(fused[rows, columns].astype(jnp.float32), for_machine=for_machine)
 
-    def tiles(rows: Any, slow: list[Any]) -> None:
-        for (start, stop), known in zip(columns, slow, strict=True):
-            gate = fused[rows, start:stop].astype(jnp.float32)
-            up = fused[rows, mlp + start : mlp + stop].astype(jnp.float32)
-            d_glu = gradient[rows, start:stop].astype(jnp.float32)
-            d_gate, d_up = glu_gradient(gate, up, d_glu, activation, dtype, known)
-            out[rows, start:stop] = d_gate.astype(out.dtype)
-            out[rows, mlp + start : mlp + stop] = d_up.astype(out.dtype)
+    def finish(rows: Any, columns: slice, known: Any) -> None:
+        gate = fused[rows, columns].astype(jnp.float32)
+        up = fused[rows, _second_half(columns, mlp)].astype(jnp.float32)
+        d_glu = gradient[rows, columns].astype(jnp.float32)
+        if activation == "silu":
+            halves = minus_silu_glu_gradient(gate, up, d_glu, known[...])
+        else:
+            halves = minus_gelu_glu_gradient(gate, up, d_glu, fused.dtype)
+        for half, negated in zip((columns, _second_half(columns, mlp)), halves, strict=True):
+            if in_bfloat16:
+                # Through memory: registers of bfloat16 that come from there are in the order in which they go back.
+                out[rows, half] = negated.astype(out.dtype)
+                out[rows, half] = unsigned_zero(out[rows, half])
+            else:
+                out[rows, half] = unsigned_zero(negated).astype(out.dtype)
 
     def block(first_row: Any, valid_rows: Any) -> None:
         del first_row
-        count = blocks.rows // blocks.tile_rows
-
-        def at(index: Any) -> Any:
-            return pl.ds(pl.multiple_of(index * blocks.tile_rows, blocks.tile_rows), blocks.tile_rows)
-
-        def step(index: Any, slow: list[Any]) -> list[Any]:
-            # The next tile's exponentials run while this one is multiplied; the last one's are computed twice.
-            following = ahead(at(jnp.minimum(index + 1, count - 1)))
-            tiles(at(index), slow)
-            return following
-
-        lax.fori_loop(0, count, step, ahead(at(0)))
-        zero_tail(out, valid_rows, blocks.tile_rows)
+        in_turns(mlp, blocks, kept, ahead, finish)
+        zero_tail(out, valid_rows, _TAIL_TILE)
 
     grid.visit(prefetched, block)
 
 
-def _for_each_tile(width: int, blocks: Blocks, tile: Callable[[Any, int, int], None]) -> None:
-    """Loop over tiles of rows; the tiles of columns of one such loop step stand side by side in the code."""
-
-    def step(index: Any, carry: Any) -> Any:
-        rows = pl.ds(pl.multiple_of(index * blocks.tile_rows, blocks.tile_rows), blocks.tile_rows)
-        for start in range(0, width, blocks.tile_columns):
-            tile(rows, start, min(start + blocks.tile_columns, width))
-        return carry
-
-    lax.fori_loop(0, blocks.rows // blocks.tile_rows, step, ())
+def _second_half(columns: slice, mlp: int) -> slice:
+    return slice(mlp + columns.start, mlp + columns.stop)

@@ -8,13 +8,22 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from hloscope_kernels.glu_rows.formula import Activation, glu, glu_gradient
+from hloscope_kernels.glu_rows.formula import (
+    Activation,
+    glu,
+    minus_gelu_glu_gradient,
+    minus_sigmoid,
+    minus_silu_glu_gradient,
+    slope,
+    unsigned_zero,
+)
 
 
 def glu_rows_reference(fused: jax.Array, limit: jax.Array, activation: Activation) -> jax.Array:
     """act(gate) * up of the valid rows, zeros elsewhere: [rows, 2 * mlp] to [rows, mlp]."""
     gate, up = _halves(fused)
-    return _masked(glu(gate, up, activation, fused.dtype), limit, fused.dtype)
+    activated = glu(gate, up, slope(gate, activation, fused.dtype))
+    return _masked(activated.astype(fused.dtype), limit)
 
 
 def glu_rows_bwd_reference(
@@ -22,8 +31,12 @@ def glu_rows_bwd_reference(
 ) -> jax.Array:
     """[d_gate, d_up] of the valid rows, zeros elsewhere: [rows, 2 * mlp]."""
     gate, up = _halves(fused)
-    halves = glu_gradient(gate, up, gradient.astype(jnp.float32), activation, fused.dtype)
-    return _masked(jnp.concatenate(halves, axis=1), limit, fused.dtype)
+    wide = gradient.astype(jnp.float32)
+    if activation == "silu":
+        halves = minus_silu_glu_gradient(gate, up, wide, minus_sigmoid(gate))
+    else:
+        halves = minus_gelu_glu_gradient(gate, up, wide, fused.dtype)
+    return _masked(unsigned_zero(jnp.concatenate(halves, axis=1).astype(fused.dtype)), limit)
 
 
 def _halves(fused: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -32,7 +45,7 @@ def _halves(fused: jax.Array) -> tuple[jax.Array, jax.Array]:
     return wide[:, :mlp], wide[:, mlp:]
 
 
-def _masked(values: jax.Array, limit: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
+def _masked(values: jax.Array, limit: jax.Array) -> jax.Array:
     """A select, never a multiply: dead rows may hold NaN."""
     row = jax.lax.broadcasted_iota(jnp.int32, values.shape, 0)
-    return jnp.where(row < limit, values, 0.0).astype(dtype)
+    return jnp.where(row < limit, values, jnp.zeros((), values.dtype))

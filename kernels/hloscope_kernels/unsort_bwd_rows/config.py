@@ -30,12 +30,20 @@ class Blocks:
     tile_rows: int
 
 
+def row_bytes(columns: int, itemsize: int) -> int:
+    """VMEM that one row takes: two windows of both operands and the result, and its numbers per row."""
+    return 2 * (3 * columns * itemsize + (2 + LANES) * 4)
+
+
 def blocks_for(rows: int, hidden: int, itemsize: int, chip: Chip) -> Blocks:
-    """Blocks for buffers [rows, hidden]: as few of equal width as two windows of all three allow."""
+    """Blocks for buffers [rows, hidden]: of whole rows, which need fewer transposes, or as few parts of equal width as
+    the chip's VMEM allows."""
     line = nearest(TABLE, "unsort_bwd_rows", chip, itemsize)
     block_rows = min(line["rows"], -(-rows // LANES) * LANES)
-    room = chip.window_bytes // (2 * 3 * block_rows * itemsize)
-    most = max(LANES, min(line["columns"], room // LANES * LANES))
-    count = -(-hidden // most)
+    padded = -(-hidden // LANES) * LANES
+    while block_rows > LANES and block_rows * row_bytes(padded, itemsize) > chip.window_bytes:
+        block_rows = max(LANES, block_rows // 2 // LANES * LANES)
+    room = (chip.window_bytes // block_rows - row_bytes(0, itemsize)) // (2 * 3 * itemsize)
+    count = -(-hidden // max(LANES, room // LANES * LANES))
     columns = -(-hidden // (count * LANES)) * LANES
     return Blocks(rows=block_rows, columns=columns, tile_rows=line["tile_rows"])

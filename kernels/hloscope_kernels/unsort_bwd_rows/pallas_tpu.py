@@ -1,9 +1,9 @@
 """`unsort_bwd_rows` for TPU: one pass over both buffers, numbers per row kept lane-dense.
 
 In HBM weights and dots are lane-dense (see `lanes.py`). The transposes to and from columns happen once
-per block of rows, not once per block of columns: in between, the columns and the partial sums (one per
-lane) stay in VMEM. The partial sums pass from one column block to the next, which is right because
-these run in order on one core.
+per block of rows: in between, the columns and the partial sums (one per lane) stay in VMEM. Where rows
+are too long for one block, the partial sums pass from one column block to the next, which is right
+because these run in order on one core.
 """
 
 # jax annotates these functions only in part.
@@ -11,7 +11,8 @@ these run in order on one core.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -21,12 +22,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hloscope_kernels.chip import Chip
-from hloscope_kernels.lanes import LANES, rows_to_columns, sums_to_rows
+from hloscope_kernels.lanes import LANES, dense_window, lane_dense, rows_to_columns, sums_to_rows
 from hloscope_kernels.row_grid import RowGrid, zero_tail
-from hloscope_kernels.unsort_bwd_rows.config import Blocks
+from hloscope_kernels.unsort_bwd_rows.config import Blocks, row_bytes
 from hloscope_kernels.varying import output, varying_alike
 
 _TAIL_TILE = 16
+# Columns at once: of bfloat16 a whole register holds eight rows of these.
+_TILE_COLUMNS = 2 * LANES
 
 
 def unsort_bwd_rows_kernel(
@@ -49,14 +52,11 @@ def unsort_bwd_rows_kernel(
         column_blocks=pl.cdiv(hidden, blocks.columns),
         cores=chip.cores,
     )
-    dense = _lane_dense(weights.astype(jnp.float32))
-
-    def per_row(core: Any, step: Any, column: Any, prefetched: Any) -> tuple[Any, int]:
-        return grid.block_index(core, step, column, prefetched)[0], 0
+    dense = lane_dense(weights.astype(jnp.float32), grid)
 
     matrix = pl.BlockSpec((blocks.rows, blocks.columns), grid.block_index)
-    vector = pl.BlockSpec((blocks.rows // LANES, LANES), per_row)
-    windows = 2 * blocks.rows * (3 * blocks.columns * gradient.dtype.itemsize + (2 + LANES) * 4)
+    vector = dense_window(grid)
+    windows = blocks.rows * row_bytes(blocks.columns, gradient.dtype.itemsize)
     weighted, dots = pl.pallas_call(
         partial(_body, grid=grid, hidden=hidden, tile_rows=blocks.tile_rows),
         out_shape=[
@@ -86,11 +86,6 @@ def unsort_bwd_rows_kernel(
     return weighted, dots.reshape(-1)[:rows]
 
 
-def _lane_dense(vector: jax.Array) -> jax.Array:
-    """[rows] as [ceil(rows / 128), 128]."""
-    return jnp.pad(vector, (0, -vector.size % LANES)).reshape(-1, LANES)
-
-
 def _body(
     prefetched: Any,
     weights: Any,
@@ -113,32 +108,42 @@ def _body(
     def tile(index: Any, carry: Any) -> Any:
         rows = pl.ds(pl.multiple_of(index * tile_rows, tile_rows), tile_rows)
         weight = weight_columns[rows, :]
-        dot = partial_dots[rows, :]
-        for start in range(0, block_columns, LANES):
-            columns = slice(start, start + LANES)
+        products: list[jax.Array] = []
+        for start in range(0, block_columns, _TILE_COLUMNS):
+            columns = slice(start, min(start + _TILE_COLUMNS, block_columns))
+            groups = range(0, columns.stop - start, LANES)
             wide = gradient[rows, columns].astype(jnp.float32)
-            weighted[rows, columns] = (wide * weight).astype(weighted.dtype)
+            spread = jnp.concatenate([weight for _ in groups], axis=1)
+            weighted[rows, columns] = (wide * spread).astype(weighted.dtype)
             product = wide * y[rows, columns].astype(jnp.float32)
-            dot += _select_columns(product, start, valid_columns)
-        partial_dots[rows, :] = dot
+            product = _select_columns(product, start, valid_columns)
+            products += [product[:, group : group + LANES] for group in groups]
+        dot = reduce(jnp.add, products)
+        partial_dots[rows, :] = dot if grid.column_blocks == 1 else partial_dots[rows, :] + dot
         return carry
+
+    def begin() -> None:
+        rows_to_columns(weights, weight_columns)
+        if grid.column_blocks > 1:
+            partial_dots[...] = jnp.zeros(partial_dots.shape, jnp.float32)
 
     def block(first_row: Any, valid_rows: Any) -> None:
         del first_row
-
-        @pl.when(column_block == 0)
-        def _() -> None:
-            rows_to_columns(weights, weight_columns)
-            partial_dots[...] = jnp.zeros(partial_dots.shape, jnp.float32)
-
+        _when(grid, column_block == 0, begin)
         lax.fori_loop(0, block_rows // tile_rows, tile, ())
         zero_tail(weighted, valid_rows, _TAIL_TILE)
-
-        @pl.when(column_block == grid.column_blocks - 1)
-        def _() -> None:
-            sums_to_rows(partial_dots, dots, valid_rows)
+        last = column_block == grid.column_blocks - 1
+        _when(grid, last, lambda: sums_to_rows(partial_dots, dots, valid_rows))
 
     grid.visit(prefetched, block)
+
+
+def _when(grid: RowGrid, condition: Any, body: Callable[[], None]) -> None:
+    """`pl.when`, but for the branch where all columns are one block, which is the first and the last."""
+    if grid.column_blocks == 1:
+        body()
+    else:
+        pl.when(condition)(body)
 
 
 def _select_columns(product: jax.Array, start: int, valid_columns: Any) -> jax.Array:

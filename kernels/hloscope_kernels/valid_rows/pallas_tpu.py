@@ -16,7 +16,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from hloscope_kernels.chip import Chip
-from hloscope_kernels.lanes import LANES, columns_to_rows, rows_to_columns, sums_to_rows
+from hloscope_kernels.lanes import (
+    LANES,
+    columns_to_rows,
+    dense_shape,
+    dense_window,
+    lane_dense,
+    rows_to_columns,
+    sums_to_rows,
+)
 from hloscope_kernels.row_grid import RowGrid, zero_tail
 from hloscope_kernels.valid_rows.config import Blocks
 from hloscope_kernels.valid_rows.evaluate import Tile, wide_dtype, widen
@@ -121,10 +129,7 @@ def _first(*indices: Any) -> tuple[int, int]:
 
 
 def _dense(vector: jax.Array, grid: RowGrid) -> jax.Array:
-    """[rows] as [blocks, rows of a block / 128, 128]: each block's numbers are a window of their own."""
-    wide = widen(vector.reshape(-1)).astype(_vector_dtype(vector.dtype))
-    padded = jnp.pad(wide, (0, grid.blocks * grid.block_rows - grid.rows))
-    return padded.reshape(grid.blocks, grid.block_rows // LANES, LANES)
+    return lane_dense(widen(vector.reshape(-1)).astype(_vector_dtype(vector.dtype)), grid)
 
 
 def _vector_dtype(dtype: Any) -> Any:
@@ -136,7 +141,7 @@ def _stored(kernel: RowKernel, value: int, grid: RowGrid) -> tuple[tuple[int, ..
     kind = kernel.program.types[value]
     if not is_vector(kind.shape):
         return kind.shape, kind.dtype
-    return (grid.blocks, grid.block_rows // LANES, LANES), wide_dtype(kind.dtype)
+    return dense_shape(grid), wide_dtype(kind.dtype)
 
 
 def _returned(kernel: RowKernel, value: int, array: jax.Array) -> jax.Array:
@@ -148,13 +153,9 @@ def _returned(kernel: RowKernel, value: int, array: jax.Array) -> jax.Array:
 
 def _window(kernel: RowKernel, value: int, grid: RowGrid) -> pl.BlockSpec:
     shape = kernel.shape(value)
-    if not is_vector(shape):
-        return pl.BlockSpec((kernel.blocks.rows, shape[1]), grid.block_index)
-
-    def per_row(core: Any, step: Any, column: Any, prefetched: Any) -> tuple[Any, int, int]:
-        return grid.block_index(core, step, column, prefetched)[0], 0, 0
-
-    return pl.BlockSpec((None, kernel.blocks.rows // LANES, LANES), per_row)
+    if is_vector(shape):
+        return dense_window(grid)
+    return pl.BlockSpec((kernel.blocks.rows, shape[1]), grid.block_index)
 
 
 def _cost(kernel: RowKernel) -> pl.CostEstimate:
