@@ -75,7 +75,7 @@ class Chip:
     int8_per_second: float | None = None
     fp8_per_second: float | None = None
     slots: Slots | None = None
-    hbm_efficiency: float = 0.75
+    hbm_efficiency: float = 1.0
     matrix_efficiency: float = 1.0
     operation_seconds: float | None = None  # what an operation through HBM takes beside its bytes and work
     measured: tuple[str, ...] = ()  # terms held against measured times: bandwidth, compute, links
@@ -85,7 +85,9 @@ class Chip:
         """What a time bound by a term is worth, in words: whose figures, or whether they were held against a clock."""
         if self.figures_from:
             return f"figures of {self.figures_from}"
-        return f"{'checked' if term in self.measured else 'not calibrated'} on {self.name}"
+        # Vector work and latencies were held against the same times as the bandwidth.
+        held = "bandwidth" if term in ("issue", "latency") else term
+        return f"{'checked' if held in self.measured else 'not calibrated'} on {self.name}"
 
 
 # What a file may set: the rates and shares, not what the compiler knows about memory.

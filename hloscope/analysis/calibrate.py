@@ -53,8 +53,9 @@ class Calibration:
 def calibrate(analyses: Analyses, measured: Sequence[Measured]) -> Calibration:
     """Fit the shares of the analyses' chip, which must be known, to times.
 
-    What bounds an instruction depends on the shares, so they are fitted in rounds until they stay. Latencies are no
-    part of a share. A share above 1 means that less was moved than is counted: such times are left out.
+    What bounds an instruction depends on the shares, so they are fitted in rounds until they stay. What
+    other terms take is no part of a share. A share above 1 means that less was moved than is counted: such times are
+    left out.
     """
     assert analyses.chip is not None
     start = now = analyses.chip
@@ -97,11 +98,11 @@ def _shares(
         if figure is None or not estimate:
             unused.append((one.name, reason))
             continue
-        latency = sum(costs.of(instruction).latency_seconds * runs for instruction, runs in one.parts)
-        if one.seconds <= latency:
-            unused.append((one.name, "as short as the latencies alone"))
+        rest = estimate - sum(costs.of(i).bound_seconds * runs for i, runs in one.parts)
+        if one.seconds <= rest:
+            unused.append((one.name, "as short as what no figure scales"))
             continue
-        share = _share_now(costs.chip, figure) * (estimate - latency) / (one.seconds - latency)
+        share = _share_now(costs.chip, figure) * (estimate - rest) / (one.seconds - rest)
         if share > 1:
             unused.append((one.name, f"faster than published figures allow: {share:.2f} of the peak"))
             continue

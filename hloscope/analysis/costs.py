@@ -1,17 +1,21 @@
 """What one execution of an instruction costs: HBM bytes, operations, and the time that the slowest of them takes.
 
-time = the largest of
+time = the larger of compute and bandwidth + issue, and what nothing hides of the smaller, where
   bandwidth  HBM bytes / (hbm_efficiency x HBM bytes a second)
   compute    matrix operations / (matrix_efficiency x matrix operations a second), by operand type and passes
-  issue      vector operations, transcendentals and VMEM bytes / what the cores issue in a second
-and, where it was measured, what an operation through HBM takes until its first bytes are there and its last written.
+  issue      vector operations, transcendentals, loads and stores / what the cores issue in a second
+Transfers and vector work add up because measured times do: the sum explains those of copies and of fusions alike, which
+neither the larger of the two nor one share of the bandwidth does. Matrix units work beside both, but for the first and
+last of the windows that an operation is cut into. Added is, where it was measured, what an operation through HBM takes
+until its first bytes are there and its last written.
 A chip's figures are in `devices.toml`; `docs/costs.md` says what of this was held against measured times.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from hloscope.analysis.collectives import wire_costs
 from hloscope.analysis.costs_kernels import (
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
 
 _REGISTER_BYTES = 4 * VECTOR_ELEMENTS
 _HOST = 5
+# Of the slots for loads and stores the share that the compiler's plainest loops use (benchmarks/fusions_static.py).
+_STREAMED_SLOTS = 2 / 3
 # Less than a register of data is a scalar or a counter, of which nothing was measured.
 _LEAST_BYTES = _REGISTER_BYTES
 
@@ -54,10 +60,10 @@ class Cost:
     nothing beside what it runs. None is unknown.
 
     `flops` are matrix operations as the program asks for them, two for a multiplication with its addition.
-    `bound_by` is the slowest term: "bandwidth", "compute", "issue", "latency" or "wire"; `latency_seconds` is the part
-    of `seconds` that depends on neither bytes nor work, 0 where it was not measured. `limit` is "lower" if it may
-    take longer than `seconds` (rows fetched one by one, an opaque kernel), "upper" if less (rows that may hold no
-    token), else None.
+    `bound_by` is the slowest term: "bandwidth", "compute", "issue", "latency" or "wire". Of `seconds`, `bound_seconds`
+    are those of that term, and `latency_seconds` depend on neither bytes nor work. `limit` is "lower" if it may take
+    longer than `seconds` (rows fetched one by one, an opaque kernel), "upper" if less (rows that may hold no token),
+    else None.
     `source_of_figure` says by which model, and whether it was held against measured times on this chip.
     """
 
@@ -68,6 +74,7 @@ class Cost:
     bound_by: str | None
     limit: str | None
     source_of_figure: str
+    bound_seconds: float = 0.0
     latency_seconds: float = 0.0
 
 
@@ -136,6 +143,7 @@ class Costs:
             bound_by="wire",
             limit=None,
             source_of_figure=f"{place} links; {worth}",
+            bound_seconds=seconds - latency,
             latency_seconds=latency,
         )
 
@@ -166,17 +174,21 @@ class Costs:
         elsewhere = _is_elsewhere(instruction)
         least = work.is_least or unseen or len(known) < len(terms) or elsewhere
         latency = 0.0
-        if chip is not None and (moved or 0) >= _LEAST_BYTES and not elsewhere:
-            latency = 0.0 if is_async_start(instruction.opcode) else chip.operation_seconds or 0.0
+        if chip is not None and (moved or 0) >= _LEAST_BYTES and not _is_transfer(instruction):
+            latency = chip.operation_seconds or 0.0
         term = bound if bound and known[bound] else None
+        seconds = None if bound is None else _together(known, instruction) + latency
+        if term and latency > known[term]:
+            term = "latency"
         return Cost(
             hbm_bytes=moved,
             flops=work.flops,
             transcendentals=work.transcendentals,
-            seconds=None if bound is None else known[bound] + latency,
-            bound_by="latency" if term and latency > known[term] else term,
+            seconds=seconds,
+            bound_by=term,
             limit=limit or ("lower" if least else None),
             source_of_figure=source if chip is None else f"{source}; {chip.worth(_measured_as(term, work))}",
+            bound_seconds=known.get(term or "", latency),
             latency_seconds=latency,
         )
 
@@ -185,7 +197,7 @@ class Costs:
         return {
             "bandwidth": moved / (chip.hbm_efficiency * chip.hbm_bytes_per_second),
             "compute": _compute_seconds(chip, work),
-            "issue": _issue_seconds(chip, work, _vmem_bytes(instruction)),
+            "issue": _issue_seconds(chip, work, _loaded_and_stored(instruction, moved)),
         }
 
 
@@ -203,11 +215,31 @@ def _measured_as(term: str | None, work: Work) -> str:
     return term or "bandwidth"
 
 
+def _together(terms: Mapping[str, float], instruction: Instruction) -> float:
+    """Transfers and vector work one after the other, matrix work beside them."""
+    transfers, matrix = terms.get("bandwidth", 0.0), terms.get("compute", 0.0)
+    streamed = transfers + terms.get("issue", 0.0)
+    if not matrix:
+        return streamed
+    windows = _windows(instruction)
+    return max(matrix, streamed) + (min(matrix, transfers) / windows if windows else 0.0)
+
+
+def _windows(instruction: Instruction) -> int | None:
+    """How many windows the compiler has cut an operation into; None where the module does not say."""
+    config: object = instruction.backend_config.get("window_config")
+    bounds = cast("dict[str, object]", config).get("iteration_bounds") if isinstance(config, dict) else None
+    sizes = [str(n) for n in cast("list[object]", bounds)] if isinstance(bounds, list) else []
+    known = sizes and all(n.isascii() and n.isdigit() and 0 < len(n) < 12 for n in sizes)
+    return math.prod(map(int, sizes)) or None if known else None
+
+
 def _as_work(kernel: KernelWork) -> Work:
     passes = {} if kernel.flops is None else {kernel.rate: kernel.flops}
     return Work(
         flops=kernel.flops,
         passes=passes,
+        arithmetic=kernel.arithmetic or 0,
         transcendentals=kernel.transcendentals or 0,
         is_least=kernel.flops is None,
     )
@@ -225,12 +257,20 @@ def _is_elsewhere(instruction: Instruction) -> bool:
     return False
 
 
-def _vmem_bytes(instruction: Instruction) -> int:
-    """Bytes of operands and results that lie in VMEM; most instructions have none there."""
+def _is_transfer(instruction: Instruction) -> bool:
+    """Whether no core works on what is moved: a copy engine does, a SparseCore, or whoever fetches from the host."""
+    return is_async_start(instruction.opcode) or _is_elsewhere(instruction)
+
+
+def _loaded_and_stored(instruction: Instruction, moved: int) -> int:
+    """Bytes that a core loads into registers or stores: of values in HBM, by way of VMEM, and of those that lie there,
+    which most instructions have none of."""
+    if _is_transfer(instruction):
+        return 0
     for value in (instruction, *instruction.operands):
         if VMEM in value.shape.spaces:
-            return space_bytes(instruction, VMEM) or 0
-    return 0
+            return moved + (space_bytes(instruction, VMEM) or 0)
+    return moved
 
 
 def _compute_seconds(chip: Chip, work: Work) -> float | None:
@@ -244,15 +284,15 @@ def _compute_seconds(chip: Chip, work: Work) -> float | None:
     return total
 
 
-def _issue_seconds(chip: Chip, work: Work, vmem: int) -> float | None:
-    """The time to issue the vector operations that the program names. The compiler may need more of them."""
+def _issue_seconds(chip: Chip, work: Work, streamed: int) -> float | None:
+    """The time to issue the vector operations that the program names, and to load and store `streamed` bytes."""
     slots, cycles = chip.slots, chip.cores * chip.clock_hz
-    if not (work.arithmetic or work.transcendentals or vmem):
+    if not (work.arithmetic or work.transcendentals or streamed):
         return 0.0
     if slots is None:
         return 0.0
     return max(
         work.arithmetic / (slots.arithmetic * VECTOR_ELEMENTS * cycles),
         work.transcendentals / (slots.transcendental * VECTOR_ELEMENTS * cycles),
-        vmem / ((slots.load + slots.store) * _REGISTER_BYTES * cycles),
+        streamed / (_STREAMED_SLOTS * (slots.load + slots.store) * _REGISTER_BYTES * cycles),
     )

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from hloscope.hlo import Instruction, Shape
 
 
+# Operations for each byte: elementwise work has a few, products of matrices have hundreds.
+_MATRIX_INTENSITY = 32
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelWork:
     """What one execution of a kernel does. None is unknown.
@@ -22,6 +26,7 @@ class KernelWork:
 
     bytes: int | None
     flops: int | None
+    arithmetic: int | None = None  # vector operations
     transcendentals: int | None = None
     rate: str = "bf16"
     limit: str | None = None
@@ -66,9 +71,14 @@ def limited_work(call: Instruction, rows: int, fraction: float | None) -> Kernel
     leaves = [leaf for s in (call.shape, *(o.shape for o in call.operands)) for leaf in s.parts]
     row_bytes = sum(s.padded_bytes for s in leaves if _has_rows(s, rows) and s.memory_space == 0)
     moved = hbm_bytes(call)
+    told, transcendentals = _told(call, "flops"), _told(call, "transcendentals")
+    # What multiplies matrices does more for each byte.
+    is_vector = told is not None and moved is not None and told < _MATRIX_INTENSITY * moved
     return KernelWork(
         bytes=None if moved is None else moved - round(min(row_bytes, moved) * (1 - valid)),
         flops=None,
+        arithmetic=round(told * valid) if told is not None and is_vector else None,
+        transcendentals=None if transcendentals is None else round(transcendentals * valid),
         limit="upper" if fraction is None else None,
         source="kernel with a row limit, all rows"
         if fraction is None

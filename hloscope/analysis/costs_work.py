@@ -36,6 +36,9 @@ _LONGER = frozenset({
     "rng-bit-generator", "rng", "custom-call", "map",
 })  # fmt: skip
 _REDUCING = frozenset({"reduce", "reduce-window"})
+# Vector operations for each element that is reduced: one that adds it, and what brings sublanes and lanes together, by
+# the machine code of sums, maxima and dots over rows and columns (benchmarks/fusions_static.py).
+_REDUCTION = 2
 _MATRIX = frozenset({"dot", "convolution"})
 _DEEPEST = 10
 
@@ -140,7 +143,7 @@ def _single(instruction: Instruction, needed: float) -> Work:
 def _elements(instruction: Instruction) -> int:
     """Elements that an operation is done on: those of the operand where it reduces."""
     if instruction.opcode == "reduce" and instruction.operands:
-        return instruction.operands[0].shape.elements
+        return _REDUCTION * instruction.operands[0].shape.elements
     if instruction.opcode == "reduce-window" and instruction.operands:
         return instruction.operands[0].shape.elements + instruction.shape.elements * _window_steps(
             instruction

@@ -1,4 +1,4 @@
-"""What bounds a Pallas kernel, from its machine code, its grid and the blocks that it fetches. Nothing is run."""
+"""What bounds a Pallas kernel or a fusion, from its machine code, its grid and what it fetches. Nothing is run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from hloscope.analysis.machine_code import MachineCode, Stretch
-from hloscope.analysis.traffic import HBM
+from hloscope.analysis.traffic import HBM, hbm_bytes, written_bytes
 
 if TYPE_CHECKING:
     from hloscope.devices import Chip
@@ -22,6 +22,7 @@ _PARTS = {
     "VPOP": "vector unit",
     "EUP": "vector unit",
 }
+_MATRIX_UNIT = "MXU"
 # A unit in use in fewer bundles than this does not bound the program: its bundles do, one a cycle.
 _BUSY = 0.75
 _VMEM = "1"
@@ -29,15 +30,16 @@ _VMEM = "1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
-    """One call of a kernel on one device. Bytes, seconds; None is unknown.
+    """One call of a kernel, or one run of a fusion, on one device. Bytes, seconds; None is unknown.
 
     `steps` of the grid's `all_steps` run: where rows are skipped by a limit, the valid share of them. `bundles` are
     those of one step, loops inside it at the trips that their exit tests name; `uncounted_loops` have trips that
     depend on data and count as none. `busy` is the share of each unit's slots in use in a step. `fills` and `spills`
     are instructions that move vector registers from and to VMEM, as listed. `read_bytes` and `written_bytes` cross HBM.
-    `seconds` is the slower of transfers and bundles over all steps, with the first fetch and the last write, which
-    nothing hides; `bound_by` says which: "memory", "matrix unit", "vector unit" or "issue".
-    `hidden_share` is the share of the shorter of both that runs beside the longer one.
+    `least_seconds` is the slower of transfers and bundles over all steps, with the first fetch and the last write,
+    which nothing hides; `seconds` is that too where matrices are multiplied, else one after the other: measured times
+    are so (docs/kernel_analysis.md). `bound_by` is the slower: "memory", "matrix unit", "vector unit" or "issue".
+    `hidden_share` is the share of the shorter one that may run beside the longer.
     """
 
     name: str
@@ -58,6 +60,7 @@ class KernelTime:
     transfer_seconds: float | None
     compute_seconds: float | None
     seconds: float | None
+    least_seconds: float | None
     bound_by: str | None
     hidden_share: float | None
     source_of_figure: str
@@ -82,11 +85,7 @@ def kernel_time(
     share = None if steps is None or full is None else steps / max(1, math.prod(full))
     blocks = [] if grid is None else _in_hbm(call, grid["blocks"])
     reads, writes = (None, None) if grid is None else _traffic(blocks, steps, share)
-    transfer = _transfer(reads, writes, chip)
     compute = None if bundles is None or steps is None or chip is None else bundles * steps / chip.clock_hz
-    busy = {} if code is None or body is None else _busy(code, body)
-    edges = None if grid is None else _edges(blocks, chip)
-    seconds = None if transfer is None or compute is None or edges is None else max(transfer, compute) + edges
     return KernelTime(
         name=call.name if grid is None else grid["name"] or call.name,
         instruction=call.name,
@@ -96,22 +95,76 @@ def kernel_time(
         valid_fraction=valid_fraction,
         bundles=bundles,
         uncounted_loops=uncounted,
-        busy=busy,
-        fills=None if code is None else code.fills,
-        spills=None if code is None else code.spills,
         vmem_bytes=vmem_bytes,
         vmem_limit_bytes=_vmem_limit(call),
-        read_bytes=reads,
-        written_bytes=writes,
-        transfer_seconds=transfer,
-        compute_seconds=compute,
-        seconds=seconds,
-        bound_by=_bound(transfer, compute, busy),
-        hidden_share=None
-        if seconds is None or transfer is None or compute is None
-        else _hidden(seconds, transfer, compute),
-        source_of_figure=_source(chip),
+        **_timed(code, body, reads, writes, compute, sum(b["bytes"] for b in blocks), chip),
     )
+
+
+def fusion_time(
+    fusion: Instruction,
+    code: MachineCode | None,
+    windows: Sequence[int],
+    chip: Chip | None,
+    *,
+    vmem_bytes: int | None = None,
+) -> KernelTime:
+    """The loop that the compiler makes of a fusion or a plain operation. A step is one of its `windows` (so many by
+    dimension), which the cores of a device share."""
+    grid, steps = tuple(windows), math.prod(windows)
+    moved, writes = hbm_bytes(fusion), written_bytes(fusion)
+    reads = None if moved is None or writes is None else moved - writes
+    body = None if code is None else grid_loop(code, grid)
+    bundles, uncounted = (None, 0) if body is None else bundles_of(body)
+    compute = None if bundles is None or chip is None else bundles * steps / chip.cores / chip.clock_hz
+    return KernelTime(
+        name=fusion.name,
+        instruction=fusion.name,
+        grid=grid,
+        all_steps=steps,
+        steps=steps,
+        valid_fraction=None,
+        bundles=bundles,
+        uncounted_loops=uncounted,
+        vmem_bytes=vmem_bytes,
+        vmem_limit_bytes=_vmem_limit(fusion),
+        **_timed(code, body, reads, writes, compute, (moved or 0) // steps, chip),
+    )
+
+
+def _timed(
+    code: MachineCode | None,
+    body: Stretch | None,
+    reads: int | None,
+    writes: int | None,
+    compute: float | None,
+    once: int,
+    chip: Chip | None,
+) -> dict[str, Any]:
+    """The fields of `KernelTime` that follow from bytes and machine code; `once` are the bytes of one step."""
+    transfer = None if reads is None or writes is None else _transfer(reads + writes, chip)
+    busy = {} if code is None or body is None else _busy(code, body)
+    edges = _transfer(once, chip)
+    seconds = least = hidden = None
+    if transfer is not None and compute is not None and edges is not None:
+        apart = transfer + compute
+        least = min(apart, max(transfer, compute) + edges)
+        hidden = _hidden(apart, least, min(transfer, compute))
+        seconds = least if busy.get(_MATRIX_UNIT) else apart
+    return {
+        "busy": busy,
+        "fills": None if code is None else code.fills,
+        "spills": None if code is None else code.spills,
+        "read_bytes": reads,
+        "written_bytes": writes,
+        "transfer_seconds": transfer,
+        "compute_seconds": compute,
+        "seconds": seconds,
+        "least_seconds": least,
+        "bound_by": _bound(transfer, compute, busy),
+        "hidden_share": hidden,
+        "source_of_figure": _source(chip),
+    }
 
 
 def active_steps(grid: Sequence[int | None], full: Sequence[int], valid_fraction: float | None) -> int:
@@ -184,25 +237,13 @@ def _traffic(
     return sums[False], sums[True]
 
 
-def _transfer(reads: int | None, writes: int | None, chip: Chip | None) -> float | None:
-    if reads is None or writes is None or chip is None:
-        return None
-    return (reads + writes) / (chip.hbm_efficiency * chip.hbm_bytes_per_second)
+def _transfer(moved: int, chip: Chip | None) -> float | None:
+    return None if chip is None else moved / (chip.hbm_efficiency * chip.hbm_bytes_per_second)
 
 
-def _edges(blocks: Sequence[Mapping[str, Any]], chip: Chip | None) -> float | None:
-    """The fetch before the first step and the write after the last."""
-    if chip is None:
-        return None
-    once = sum(block["bytes"] for block in blocks)
-    return once / (chip.hbm_efficiency * chip.hbm_bytes_per_second)
-
-
-def _hidden(seconds: float | None, transfer: float | None, compute: float | None) -> float | None:
-    if seconds is None or transfer is None or compute is None:
-        return None
-    shorter = min(transfer, compute)
-    return max(0.0, min(1.0, (transfer + compute - seconds) / shorter)) if shorter else 1.0
+def _hidden(apart: float, least: float, shorter: float) -> float:
+    """The share of the shorter of transfers and bundles that may run beside the longer."""
+    return min(1.0, (apart - least) / shorter) if shorter else 1.0
 
 
 def _bound(transfer: float | None, compute: float | None, busy: Mapping[str, float]) -> str | None:

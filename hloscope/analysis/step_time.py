@@ -173,7 +173,7 @@ def _untimed(
 
 # The terms that a chip's figures can be calibrated for, in words with the share that is reached.
 _TERMS: dict[str, Callable[[Chip], str]] = {
-    "bandwidth": lambda chip: f"streaming at {100 * chip.hbm_efficiency:g} % of HBM",
+    "bandwidth": lambda chip: f"transfers at {100 * chip.hbm_efficiency:g} % of HBM",
     "compute": lambda chip: f"matrix units at {100 * chip.matrix_efficiency:g} %",
     "links": lambda chip: f"links at {100 * chip.ici.efficiency:g} %",
 }

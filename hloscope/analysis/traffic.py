@@ -40,6 +40,17 @@ def space_bytes(instruction: Instruction, space: int) -> int | None:
     return None if _has_unknown_size(instruction) else _count(instruction, space)
 
 
+def written_bytes(instruction: Instruction) -> int | None:
+    """Of the `hbm_bytes` of a fusion or a plain operation those that it writes; None where a size is unknown."""
+    if _has_unknown_size(instruction):
+        return None
+    if instruction.opcode == "fusion":
+        return _fusion_writes(instruction, HBM)
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        return _written(instruction, HBM)
+    return _in_space(started_result(instruction), HBM)
+
+
 def _count(instruction: Instruction, space: int) -> int:
     opcode, operands = instruction.opcode, instruction.operands
     if opcode == "fusion":
@@ -101,9 +112,16 @@ def _fusion_bytes(fusion: Instruction, space: int) -> int:
     total = 0
     for operand in {o.id: o for o in fusion.operands}.values():
         total += round(_in_space(operand.shape, space) * reads.get(operand.id, 1.0))
-    results = fusion.shape.tuple_shapes or (fusion.shape,)
-    if len(results) != len(use.writes):
-        return total + _in_space(fusion.shape, space)
-    for result, touched in zip(results, use.writes, strict=True):
+    return total + _fusion_writes(fusion, space)
+
+
+def _fusion_writes(fusion: Instruction, space: int) -> int:
+    if uses_everything(fusion):
+        return _in_space(fusion.shape, space)
+    results, writes = fusion.shape.tuple_shapes or (fusion.shape,), body_use(fusion).writes
+    if len(results) != len(writes):
+        return _in_space(fusion.shape, space)
+    total = 0
+    for result, touched in zip(results, writes, strict=True):
         total += _in_space(result, space) if touched is None else _touched(result, touched, space)
     return total

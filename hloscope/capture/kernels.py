@@ -10,6 +10,7 @@ import importlib
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +25,8 @@ DUMP_PREFIX = "--xla_jf_dump_"
 _BUNDLES = "-02-final_bundles.txt"
 _VMEM = "-TLP-03-vmem_report.html"
 _UTILIZATION = "-00-final_hlo-static-per-bundle-utilization.txt"
+_BOUNDS = re.compile(r'^ *(?:ROOT )?%([^ ]+) = .*?"iteration_bounds":\[([^\]]*)\]', re.MULTILINE)
+_NUMBER = re.compile(r"[0-9]{1,12}")
 # Index maps are evaluated at every grid point, up to so many.
 _MOST_POINTS = 2**20
 
@@ -33,14 +36,22 @@ def without_dump_flags(flags: str) -> str:
     return " ".join(flag for flag in flags.split() if not flag.startswith(DUMP_PREFIX))
 
 
-def write_kernels(path: Path, traced: Any, folder: Path) -> None:
-    """Write grids and listings as JSON, gzip: `grids` and `programs`."""
-    found = {"grids": kernel_grids(traced), "programs": list(_listings(folder))}
+def write_kernels(path: Path, traced: Any, folder: Path, compiled: str) -> None:
+    """Write grids and listings as JSON, gzip: `grids` and `programs`. `compiled` is the module's text: the windows of
+    its fusions are not in the dump, which is written before the compiler has chosen them."""
+    windows = _windows(compiled)
+    programs = [p | {"windows": windows.get(p["instruction"])} for p in _listings(folder)]
+    found = {"grids": kernel_grids(traced), "programs": programs}
     with gzip.open(path, "wt", compresslevel=6, encoding="utf-8") as file:
         json.dump(found, file)
 
 
-def _listings(folder: Path) -> Iterator[dict[str, str | int | None]]:
+def _windows(compiled: str) -> dict[str, list[int]]:
+    """How many windows each instruction's result is cut into, by dimension."""
+    return {name: [int(n) for n in _NUMBER.findall(bounds)] for name, bounds in _BOUNDS.findall(compiled)}
+
+
+def _listings(folder: Path) -> Iterator[dict[str, Any]]:
     """What libtpu listed for each instruction: name, bundles, the slots that they use, and VMEM in bytes."""
     vmem = _vmem(folder)
     for file in sorted(folder.glob(f"*{_BUNDLES}")):

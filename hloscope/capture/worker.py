@@ -347,7 +347,8 @@ class Job:
             )
         listed = planned.path / KERNELS_FILE if self.request.kernels else None
         if listed is not None:
-            write_kernels(listed, self.traced, Path(self.request.staging) / "machine_code")
+            machine_code = Path(self.request.staging) / "machine_code"
+            write_kernels(listed, self.traced, machine_code, compiled.executable.as_text())
         return dataclasses.replace(
             planned,
             kernels_path=listed,

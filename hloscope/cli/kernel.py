@@ -1,4 +1,4 @@
-"""`hloscope kernel`: what bounds one Pallas kernel, from its machine code."""
+"""`hloscope kernel`: what bounds a Pallas kernel, or what XLA makes of the work, from its machine code."""
 
 from __future__ import annotations
 

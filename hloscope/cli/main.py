@@ -537,10 +537,10 @@ def kernel(
     timeout: Timeout = None,
     quiet: Quiet = False,
 ) -> Callable[[], int]:
-    """Tell what bounds a Pallas kernel: memory, matrix unit, vector unit or issue, from its machine code.
+    """Tell what bounds a Pallas kernel, or XLA's fusion of the same work, from its machine code.
 
-    FILE:FUNCTION is a step file (@hs.step) whose step is the call of the kernel. Arguments without a sharding are
-    put on one device.
+    That is memory, matrix unit, vector unit or issue. FILE:FUNCTION is a step file (@hs.step) whose step is the call of
+    the kernel, or the work in plain jax. Arguments without a sharding are put on one device.
     """
     from hloscope.cli import kernel as command
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from hloscope.analysis.kernel_time import KernelTime, kernel_time
+from hloscope.analysis.kernel_time import KernelTime, fusion_time, kernel_time
 from hloscope.analysis.machine_code import read_machine_code
 from hloscope.analysis.step_kernels import PALLAS
 from hloscope.capture import capture_step
@@ -18,7 +19,7 @@ from hloscope.hlo import read_hlo
 
 if TYPE_CHECKING:
     from hloscope.capture import Artifact, Event
-    from hloscope.hlo import Instruction
+    from hloscope.hlo import Instruction, Module
 
 # Raised when a field goes or changes its meaning; a new field does not raise it.
 SCHEMA_VERSION = 1
@@ -26,12 +27,13 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelReport:
-    """The kernels of one small step. `notes` are lines for the user."""
+    """The kernels of one small step, and the fusions and copies beside them. `notes` are lines for the user."""
 
     source: str
     chip: str
     topology: str
     kernels: tuple[KernelTime, ...]
+    fusions: tuple[KernelTime, ...]
     versions: dict[str, str | None]
     notes: tuple[str, ...]
 
@@ -44,6 +46,7 @@ class KernelReport:
             "topology": self.topology,
             "versions": self.versions,
             "kernels": [asdict(kernel) for kernel in self.kernels],
+            "fusions": [asdict(fusion) for fusion in self.fusions],
             "notes": list(self.notes),
         }
 
@@ -58,9 +61,9 @@ def load_kernel(
     fresh: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> KernelReport:
-    """Compile `file.py:name`, a step that calls a Pallas kernel, and read its kernels' machine code.
+    """Compile `file.py:name`, a small step, and read the machine code of its kernels and fusions.
 
-    `valid_fraction` (0 to 1] overrides the step's own. Raises UserError, also where the step has no kernel, and
+    `valid_fraction` (0 to 1] overrides the step's own. Raises UserError, also where the step has nothing to read, and
     CompileError.
     """
     artifact = capture_step(
@@ -68,19 +71,23 @@ def load_kernel(
     )
     module = read_hlo(artifact.hlo_path).module
     calls = [i for i in module.instructions if i.custom_call_target == PALLAS]
-    if not calls:
-        raise UserError(f"{target}: the compiled step has no Pallas kernel in it")
     chip = chips().get(artifact.chip)
     if chip is not None and figures is not None:
         chip = with_figures(chip, figures)
     valid = artifact.valid_fraction if valid_fraction is None else valid_fraction
     listed = _listed(artifact)
     kernels = [_kernel(call, calls, listed, chip, valid) for call in calls]
+    fusions = list(_fusions(module, listed, chip))
+    if not kernels and not fusions:
+        raise UserError(
+            f"{target}: the compiled step has neither a Pallas kernel nor a fusion over several windows"
+        )
     return KernelReport(
         source=target,
         chip=artifact.chip,
         topology=artifact.topology,
         kernels=tuple(kernels),
+        fusions=tuple(fusions),
         versions=artifact.versions,
         notes=tuple(_notes(kernels, valid)),
     )
@@ -109,6 +116,18 @@ def _kernel(
         valid_fraction=valid,
         vmem_bytes=None if program is None else program.get("vmem_bytes"),
     )
+
+
+def _fusions(module: Module, listed: dict[str, Any], chip: Chip | None) -> Iterator[KernelTime]:
+    """What runs over several windows: one window is a scalar, a mask or the like."""
+    programs = {p["instruction"]: p for p in listed["programs"]}
+    for computation in module.control_computations:
+        for instruction in computation.instructions:
+            program = programs.get(instruction.name)
+            windows = None if program is None else program.get("windows")
+            if program is not None and windows and math.prod(windows) > 1:
+                code = read_machine_code(program["bundles"], program["utilization"])
+                yield fusion_time(instruction, code, windows, chip, vmem_bytes=program.get("vmem_bytes"))
 
 
 def _grid_of(

@@ -26,7 +26,7 @@ def render_kernels(report: KernelReport) -> Group:
     parts: list[RenderableType] = [
         words((report.source, "bold"), f" · {report.chip}, compiled for {report.topology}")
     ]
-    for kernel in report.kernels:
+    for kernel in (*report.kernels, *report.fusions):
         parts += [words(), *_kernel(kernel)]
     if report.notes:
         parts.append(words())
@@ -70,9 +70,10 @@ def _step_row(kernel: StepKernel) -> list[str]:
 
 def _kernel(kernel: KernelTime) -> Iterator[RenderableType]:
     bound = f"bound by {kernel.bound_by}" if kernel.bound_by else "what bounds it is unknown"
+    least = "" if kernel.least_seconds is None else f" ({duration(kernel.least_seconds)} at least)"
     yield words(
         (kernel.name, "bold"),
-        f"  {duration(kernel.seconds)} a call, ",
+        f"  {duration(kernel.seconds)} a call{least}, ",
         (bound, "bold"),
         f"  ({kernel.source_of_figure})",
     )
@@ -84,7 +85,9 @@ def _kernel(kernel: KernelTime) -> Iterator[RenderableType]:
 
 def _lines(kernel: KernelTime) -> Iterator[tuple[str, str]]:
     yield "grid", _grid(kernel)
-    hidden = "" if kernel.hidden_share is None else f", {share(kernel.hidden_share)} of the shorter hidden"
+    hidden = (
+        "" if kernel.hidden_share is None else f", {share(kernel.hidden_share)} of the shorter may be hidden"
+    )
     yield (
         "transfers",
         f"{duration(kernel.transfer_seconds)}: reads {size(kernel.read_bytes)}, writes {size(kernel.written_bytes)}",

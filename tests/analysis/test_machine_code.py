@@ -11,7 +11,7 @@ from hlo_builder import HloBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hloscope.analysis.kernel_time import active_steps, bundles_of, grid_loop, kernel_time
+from hloscope.analysis.kernel_time import active_steps, bundles_of, fusion_time, grid_loop, kernel_time
 from hloscope.analysis.machine_code import MachineCode, Stretch, read_machine_code
 from hloscope.devices import chips
 from hloscope.hlo import Instruction
@@ -186,7 +186,7 @@ GRID = {
 SHAPES = ("s32[]", "f32[16,1048576]", "f32[2,1024]", "f32[4,64]")
 
 
-def test_time_is_the_slower_of_transfers_and_bundles() -> None:
+def test_time_is_that_of_transfers_and_bundles_and_at_least_that_of_the_slower() -> None:
     chip = chips()["v6e"]
     call = a_call(*SHAPES, result="f32[16,524288]")
     code = read(SMALL, TABLE)
@@ -199,7 +199,9 @@ def test_time_is_the_slower_of_transfers_and_bundles() -> None:
     edges = ((1 << 20) + (1 << 10) + 64 + (1 << 19)) / speed
     moved = 8 * (1 << 20) + (1 << 10) + 8 * 64 + 8 * (1 << 19)
     assert found.transfer_seconds == pytest.approx(moved / speed)
-    assert found.seconds == pytest.approx(moved / speed + edges)
+    assert found.seconds == pytest.approx(moved / speed + 8 * 27 / chip.clock_hz)
+    least = moved / speed + min(edges, 8 * 27 / chip.clock_hz)
+    assert found.least_seconds == pytest.approx(least)
     assert (found.bound_by, found.vmem_bytes, found.vmem_limit_bytes) == ("memory", 77, 9_961_472)
     assert found.busy["VALU"] == pytest.approx((0 + 8 * 7) / (4 * 27))
 
@@ -227,4 +229,38 @@ def test_the_unknown_stays_unknown() -> None:
         kernel_time(call, read(SMALL, TABLE), GRID | {"full_grid": None}, chips()["v6e"]),
         kernel_time(call, read(SMALL, TABLE), GRID, None),
     ):
-        assert (found.seconds, found.bound_by, found.hidden_share) == (None, None, None)
+        assert (found.seconds, found.least_seconds, found.bound_by, found.hidden_share) == (None,) * 4
+
+
+def test_products_of_matrices_hide_their_transfers() -> None:
+    call = a_call("f32[64]", result="f32[64]")
+    many = GRID | {"blocks": [block(1 << 10, 16, 16), block(1 << 10, 16, 16, output=True)]}
+    apart = kernel_time(call, read(SMALL, TABLE), many, chips()["v6e"])
+    found = kernel_time(call, read(SMALL, TABLE.replace("VALU", "MXU")), many, chips()["v6e"])
+    assert (apart.seconds or 0) > (apart.least_seconds or 0)
+    assert found.busy["MXU"] > 0
+    assert found.seconds == found.least_seconds == apart.least_seconds
+
+
+def test_a_fusion_runs_its_loop_once_for_each_window() -> None:
+    hlo = HloBuilder()
+    body = hlo.computation("body", fusion=True)
+    body.add("add", "f32[1024,128]", body.parameter("f32[1024,128]"), body.parameter("f32[1024,128]"))
+    entry = hlo.entry()
+    operands = [entry.parameter("f32[1024,128]"), entry.parameter("f32[1024,128]")]
+    entry.add("fusion", "f32[1024,128]", *operands, calls=body, fusion_kind="kLoop")
+    fusion, size = hlo.module().entry.root, 4 * 1024 * 128
+    # The cores of a v5p share the windows.
+    for chip in (chips()["v6e"], chips()["v5p"]):
+        found = fusion_time(fusion, read(SMALL, TABLE), [8, 1], chip)
+        assert (found.grid, found.steps, found.bundles) == ((8, 1), 8, 27)
+        assert (found.read_bytes, found.written_bytes) == (2 * size, size)
+        assert found.compute_seconds == pytest.approx(8 * 27 / chip.cores / chip.clock_hz)
+        assert found.seconds == pytest.approx((found.transfer_seconds or 0) + (found.compute_seconds or 0))
+    unread = fusion_time(fusion, None, [8, 1], chips()["v6e"])
+    assert (unread.read_bytes, unread.bundles, unread.seconds, unread.bound_by) == (
+        2 * size,
+        None,
+        None,
+        None,
+    )

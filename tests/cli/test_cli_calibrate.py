@@ -49,7 +49,8 @@ def test_times_give_their_shares_back(shared_dump: Callable[[str], HloFile]) -> 
     (figure,) = found.figures
     assert (figure.name, figure.value) == ("hbm_efficiency", pytest.approx(0.61, abs=1e-3))
     assert figure.times == len(times)
-    assert found.error_before == pytest.approx(1 - 0.61 / 0.75, abs=0.01)
+    # Most that bandwidth bounds are transfers and nothing else.
+    assert found.error_before == pytest.approx(1 - 0.61, abs=0.02)
     assert found.error_after == pytest.approx(0, abs=1e-3)
     assert found.unused == ()
 
@@ -112,7 +113,8 @@ def test_a_family_has_the_time_of_a_whole_step(
     )
     target = str(dump_file("dense"))
     assert main(["calibrate", target, "--times", str(times), "-o", str(out), "--topology", TOPOLOGY]) == 0
-    assert tomllib.loads(out.read_text())["v6e"]["hbm_efficiency"] == pytest.approx(0.375, abs=0.01)
+    # A little less than half: twice the time of the whole is more than twice that of the transfers.
+    assert 0.45 < tomllib.loads(out.read_text())["v6e"]["hbm_efficiency"] < 0.5
 
 
 @pytest.mark.parametrize(

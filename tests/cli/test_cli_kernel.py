@@ -38,8 +38,9 @@ def test_a_copy_is_bound_by_memory(topology: str, capsys: pytest.CaptureFixture[
     assert (found["read_bytes"], found["written_bytes"]) == (WHOLE, WHOLE)
     chip = chips()[topology.split(":")[0]]
     speed = chip.hbm_efficiency * chip.hbm_bytes_per_second
+    assert found["seconds"] == pytest.approx(2 * WHOLE / speed + found["compute_seconds"])
     # Both ways, and the first fetch and the last write, which nothing hides.
-    assert found["seconds"] == pytest.approx((2 * WHOLE + 2 * BLOCK) / speed)
+    assert found["least_seconds"] == pytest.approx((2 * WHOLE + 2 * BLOCK) / speed)
     assert 0 < found["compute_seconds"] < found["transfer_seconds"]
     assert found["spills"] == found["fills"] == 0
     # Two buffers of each block.
@@ -72,10 +73,24 @@ def test_a_grid_that_depends_on_data_runs_the_valid_share(capsys: pytest.Capture
 
 
 @pytest.mark.tpu_compile
-def test_a_step_without_a_kernel_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, f"{STEPS}:no_kernel", "--quiet")
+def test_what_the_compiler_makes_of_an_operation_is_read_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, f"{STEPS}:no_kernel", "--json", "-", "--quiet")
+    assert code == 0, err
+    report = json.loads(out)
+    assert report["kernels"] == []
+    (found,) = report["fusions"]
+    assert (found["read_bytes"], found["written_bytes"], found["bound_by"]) == (WHOLE, WHOLE, "memory")
+    assert found["steps"] > 1
+    # It loads and stores each register, three and two a cycle at most.
+    assert found["bundles"] * found["steps"] >= WHOLE / 4096 / 2
+    assert found["least_seconds"] < found["seconds"]
+
+
+@pytest.mark.tpu_compile
+def test_a_step_of_a_scalar_has_nothing_to_read(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, f"{STEPS}:scalar", "--quiet")
     assert code == 2
-    assert "has no Pallas kernel" in err
+    assert "neither a Pallas kernel nor a fusion" in err
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_times_need_a_chip(shared_dump: Callable[[str], HloFile]) -> None:
     known = report_of(shared_dump("deepseek"), topology="tpu7x:8x8x4", valid_fraction=0.25)
     time = known["time"]
     assert time["seconds"] > 0
-    assert time["model"].startswith("tpu7x, calibrated: streaming at 87 % of HBM")
+    assert time["model"].startswith("tpu7x, calibrated: transfers at 100 % of HBM")
     assert time["calibrated"] is True
     assert sum(time["by_phase"].values()) == pytest.approx(time["seconds"])
     lines = [line for line in known["census"] if line["family"] == "activation"]
@@ -42,12 +42,12 @@ def test_times_need_a_chip(shared_dump: Callable[[str], HloFile]) -> None:
 @pytest.mark.parametrize(
     ("chip", "said"),
     [
-        ("v6e", "v6e, calibrated: streaming at 75 % of HBM, matrix units at 89 %, links at 87 %"),
+        ("v6e", "v6e, calibrated: transfers at 100 % of HBM, matrix units at 89 %, links at 87 %"),
         (
             "v5e",
-            "v5e, calibrated: matrix units at 93.5 %, links at 85.5 %; not calibrated: streaming at 75 % of HBM",
+            "v5e, calibrated: matrix units at 93.5 %, links at 85.5 %; not calibrated: transfers at 100 % of HBM",
         ),
-        ("v4", "v4, not calibrated: streaming at 75 % of HBM, matrix units at 100 %, links at 90 %"),
+        ("v4", "v4, not calibrated: transfers at 100 % of HBM, matrix units at 100 %, links at 90 %"),
     ],
 )
 def test_only_what_was_held_against_a_clock_is_calibrated(

@@ -81,3 +81,8 @@ def first_rows(topology: hs.Topology) -> hs.Step:
 @hs.step(topology="v6e:2x2")
 def no_kernel(topology: hs.Topology) -> hs.Step:
     return hs.Step(jnp.negative, args=(X,))
+
+
+@hs.step(topology="v6e:2x2")
+def scalar(topology: hs.Topology) -> hs.Step:
+    return hs.Step(jnp.negative, args=(jax.ShapeDtypeStruct((), jnp.float32),))
