@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from hloscope.capture import capture_step
+from hloscope.hlo import read_hlo
+
 pytestmark = pytest.mark.tpu_compile
 
 WORKER = Path(__file__).with_name("aot_worker.py")
@@ -95,3 +98,17 @@ def test_the_gradient_takes_the_place_of_the_buffer(topology):
     program = programs(topology)["fused_glu"]
     assert program["temp"] < ROWS * 1024 * 2 + 2 * _MIB
     assert "may_alias" in program["hlo"] or "output_to_operand_aliasing" in program["hlo"]
+
+
+@pytest.mark.parametrize("topology", ["v6e:2x2", "tpu7x:2x2x1"])
+def test_kernels_take_the_layouts_that_grouped_matmuls_want(topology):
+    step = Path(__file__).parents[1] / "steps" / "layer.py"
+    module = read_hlo(capture_step(f"{step}:layer", topology=topology).hlo_path).module
+    kernels = [i for i in module.instructions if re.search("glu_rows|unsort_bwd_rows|valid_rows", i.name)]
+    kernels = [i for i in kernels if i.custom_call_target == "tpu_custom_call"]
+    assert len(kernels) == 5
+    tiles = {
+        str(shape) for i in kernels for shape in (i.shape.tuple_shapes or (i.shape,)) if "bf16" in str(shape)
+    }
+    # Compiled alone, all of them are T(8,128).
+    assert any("T(16,128)" in tile for tile in tiles) == topology.startswith("tpu7x")

@@ -21,8 +21,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 from hloscope_kernels.glu_rows.config import Blocks
 
-# Rows of a piece, with `tile_columns` columns: registers of bfloat16 hold eight rows of 256 columns.
-_ROWS = 8
+# Rows of a piece, with `tile_columns` columns. Registers of bfloat16 hold 8 rows of 256 columns, or 16 of 128, a layout
+# that XLA likes around grouped matmuls on tpu7x: a piece of 8 rows would begin in the middle of such a register.
+_ROWS = 16
 # Pieces that are under way, of which all but one are ahead.
 _UNDER_WAY = 4
 
@@ -53,8 +54,8 @@ def in_turns(
         for row in range(0, blocks.tile_rows, _ROWS)
         for start in range(0, mlp, blocks.tile_columns)
     ]
-    # A divisor of their number, which is even as a tile is a multiple of 16 rows: each tile begins with the same one.
-    under_way = _UNDER_WAY if len(pieces) % _UNDER_WAY == 0 else 2
+    # A divisor of their number: each tile begins with the same one.
+    under_way = next(n for n in (_UNDER_WAY, 2, 1) if len(pieces) % n == 0)
     tiles = blocks.rows // blocks.tile_rows
 
     def call(work: Callable[[Any, slice, Any], None], tile: Any, number: int) -> None:
