@@ -126,7 +126,7 @@ def _call(
             scratch_shapes=buffers(blocks),
         ),
         input_output_aliases=aliases or {},
-        cost_estimate=_cost(grid.rows, sum(widths), result[1], dtype.itemsize),
+        cost_estimate=_cost(grid.rows, widths, result[1], dtype.itemsize),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=grid.dimension_semantics, vmem_limit_bytes=chip.vmem_limit(windows)
         ),
@@ -135,10 +135,14 @@ def _call(
     )(grid.prefetched(limit), *operands)
 
 
-def _cost(rows: int, read: int, written: int, itemsize: int) -> pl.CostEstimate:
-    """For the scheduler: the whole buffer, as the limit is not known when it decides."""
+def _cost(rows: int, read: list[int], written: int, itemsize: int) -> pl.CostEstimate:
+    """For the scheduler: the whole buffer, as the limit is not known when it decides. `flops` are vector operations,
+    17 for two elements of the forward pass and 18 for one of the gradient (docs/row_kernels.md)."""
+    numbers = rows * read[0] // 2
     return pl.CostEstimate(
-        flops=8 * rows * read, transcendentals=rows * read, bytes_accessed=rows * (read + written) * itemsize
+        flops=17 * numbers // 2 if len(read) == 1 else 18 * numbers,
+        transcendentals=2 * numbers,
+        bytes_accessed=rows * (sum(read) + written) * itemsize,
     )
 
 

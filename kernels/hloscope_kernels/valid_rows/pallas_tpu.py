@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -29,11 +30,34 @@ from hloscope_kernels.row_grid import RowGrid, zero_tail
 from hloscope_kernels.valid_rows.config import Blocks
 from hloscope_kernels.valid_rows.evaluate import Tile, wide_dtype, widen
 from hloscope_kernels.valid_rows.layout import Piece, is_vector, lockstep, summed_outputs
-from hloscope_kernels.valid_rows.program import Program
-from hloscope_kernels.valid_rows.roles import Role
+from hloscope_kernels.valid_rows.program import Operation, Program
+from hloscope_kernels.valid_rows.roles import ELEMENTWISE, REDUCTIONS, Role
 from hloscope_kernels.varying import output, varying_alike
 
 _TAIL_TILE = 16
+# Primitives that take the transcendental unit.
+_TRANSCENDENTAL = frozenset(
+    {
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "logistic",
+        "tanh",
+        "tan",
+        "sin",
+        "cos",
+        "erf",
+        "sqrt",
+        "rsqrt",
+        "cbrt",
+        "pow",
+        "div",
+        "atan2",
+        "rem",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +184,22 @@ def _window(kernel: RowKernel, value: int, grid: RowGrid) -> pl.BlockSpec:
 
 def _cost(kernel: RowKernel) -> pl.CostEstimate:
     """For the scheduler: the whole buffer, as the limit is not known when it decides."""
-    moved = kernel.rows * row_bytes(kernel.program)
+    program = kernel.program
+    # Numbers of a row that each operation makes, or reduces.
+    works = [
+        (operation.name, max(math.prod(program.types[value].shape[1:]) for value in _values(operation)))
+        for operation in program.operations
+        if operation.name in ELEMENTWISE | REDUCTIONS
+    ]
     return pl.CostEstimate(
-        flops=len(kernel.program.operations) * moved // 2, transcendentals=0, bytes_accessed=moved
+        flops=kernel.rows * sum(numbers for _, numbers in works),
+        transcendentals=kernel.rows * sum(numbers for name, numbers in works if name in _TRANSCENDENTAL),
+        bytes_accessed=kernel.rows * row_bytes(program),
     )
+
+
+def _values(operation: Operation) -> list[int]:
+    return [value for value in (*operation.results, *operation.operands) if isinstance(value, int)]
 
 
 class _Body:
