@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from tpu_chips import CHIPS
 
@@ -56,6 +57,10 @@ def test_a_row_kernel_runs_with_what_was_found(line: dict[str, Any]) -> None:
         "unsort_bwd_rows": unsort.blocks_for,
     }[line["operation"]]
     blocks = find(rows, width, line["itemsize"], CHIPS[line["chip"]])
+    if jax.__version_info__ < (0, 12):  # Its compiler would spill.
+        line = line | {
+            "tile_rows": {"glu_rows": 128, "glu_rows_bwd": 16}.get(line["operation"], line["tile_rows"])
+        }
     for name in blocks.__slots__:
         assert getattr(blocks, name) == line[name], name
 

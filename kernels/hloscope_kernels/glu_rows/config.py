@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+
 from hloscope_kernels.chip import Chip
 from hloscope_kernels.searched import nearest
 
 TABLE = Path(__file__).with_name("blocks.toml")
 _LANES = 128
+# The compiler of jax before 0.12 spills in loops that have more rows written out.
+_OLD_COMPILER = jax.__version_info__ < (0, 12)
+_OLD_TILE_ROWS = {"glu_rows": 128, "glu_rows_bwd": 16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +75,7 @@ def _wish(operation: str, itemsize: int, chip: Chip) -> _Wish:
     mlp, moved = line["problem"][2], 3 if operation == "glu_rows" else 5
     return _Wish(
         step_bytes=line["rows"] * mlp * moved * line["itemsize"],
-        tile_rows=line["tile_rows"],
+        tile_rows=min(line["tile_rows"], _OLD_TILE_ROWS[operation]) if _OLD_COMPILER else line["tile_rows"],
         tile_columns=line["tile_columns"],
         tile_numbers=line["tile_rows"] * mlp,
     )

@@ -47,7 +47,7 @@ def blocks_for(rows: int, row_bytes: int, vectors: int, operations: int, chip: C
     elif operations <= 10:
         tile_rows, tile_columns = 64, 2 * LANES
     else:
-        tile_rows, tile_columns = 16, 4 * LANES
+        tile_rows, tile_columns = 16, 2 * LANES
     while block_rows % tile_rows:
         tile_rows //= 2
     return Blocks(rows=block_rows, tile_rows=tile_rows, tile_columns=tile_columns)

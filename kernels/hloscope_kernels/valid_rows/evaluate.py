@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hloscope_kernels.exponential import exp_of_minus
 from hloscope_kernels.lanes import LANES
 from hloscope_kernels.valid_rows.program import Constant, Operand, Operation, Program
 from hloscope_kernels.valid_rows.roles import ELEMENTWISE, REDUCTIONS, Role
@@ -47,13 +48,16 @@ def widen(value: Any) -> jax.Array:
     return array.astype(wide_dtype(array.dtype))
 
 
-def bind(operation: Operation, operands: list[Any]) -> list[jax.Array]:
-    """Apply an elementwise operation to wide operands of one shape, in the order in which XLA computes."""
+def bind(operation: Operation, operands: list[Any], *, for_machine: bool = False) -> list[jax.Array]:
+    """Apply an elementwise operation to wide operands of one shape, in the order in which XLA computes.
+
+    `for_machine`: see `exp_of_minus`.
+    """
     params = dict(operation.params)
     if operation.name == "convert_element_type":
         return [operands[0].astype(wide_dtype(params["new_dtype"]))]
     if operation.name == "logistic":
-        return [1.0 / (1.0 + jnp.exp(-operands[0]))]
+        return [1.0 / (1.0 + exp_of_minus(operands[0], for_machine=for_machine))]
     if operation.name in ("copy", "copy_p", "name", "pcast", "pvary", "stop_gradient"):
         return operands
     if operation.name == "add_any":
@@ -70,13 +74,21 @@ class Tile:
       first_row: the tile's first row in the buffer.
       load: (input or captured value, start, stop) to columns of it, wide; for numbers per row, their
         [rows, 128].
+      for_machine: see `exp_of_minus`.
     """
 
     def __init__(
-        self, program: Program, roles: dict[int, Role], rows: int, first_row: Any, load: Load
+        self,
+        program: Program,
+        roles: dict[int, Role],
+        rows: int,
+        first_row: Any,
+        load: Load,
+        *,
+        for_machine: bool,
     ) -> None:
         self.program, self.roles, self.rows = program, roles, rows
-        self.first_row, self.load = first_row, load
+        self.first_row, self.load, self.for_machine = first_row, load, for_machine
         self._makers = {result: operation for operation in program.operations for result in operation.results}
         self._per_row: dict[int, Any] = {}
         self._chunk: dict[tuple[int, int, int], Any] = {}
@@ -142,7 +154,7 @@ class Tile:
             with jax.ensure_compile_time_eval():
                 (result,) = bind(operation, [jnp.asarray(operand) for operand in operands])
                 return np.asarray(result)[()]
-        (result,) = bind(operation, operands)
+        (result,) = bind(operation, operands, for_machine=self.for_machine)
         return result
 
     def _spread(self, operand: Operand, start: int, stop: int, role: Role) -> Any:

@@ -107,7 +107,7 @@ def valid_rows_kernel(
         value for value in (*kernel.program.inputs, *kernel.results()) if is_vector(kernel.shape(value))
     ]
     outputs = pl.pallas_call(
-        _Body(kernel, grid).run,
+        _Body(kernel, grid, for_machine=not interpret).run,
         out_shape=[output(shape, dtype, like=limit) for shape, dtype in stored],
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
@@ -205,8 +205,8 @@ def _values(operation: Operation) -> list[int]:
 class _Body:
     """The kernel's body; `run` gets the references in the order of the windows."""
 
-    def __init__(self, kernel: RowKernel, grid: RowGrid) -> None:
-        self.kernel, self.grid, self.blocks = kernel, grid, kernel.blocks
+    def __init__(self, kernel: RowKernel, grid: RowGrid, *, for_machine: bool) -> None:
+        self.kernel, self.grid, self.blocks, self.for_machine = kernel, grid, kernel.blocks, for_machine
         self.groups = lockstep(kernel.program, kernel.roles)
         self.sums = summed_outputs(self.groups)
 
@@ -262,6 +262,7 @@ class _Body:
                 size,
                 first_row + first,
                 load,
+                for_machine=self.for_machine,
             )
             for group in self.groups:
                 self._group(tile, group, rows, outputs, kept)
