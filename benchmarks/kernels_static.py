@@ -6,13 +6,13 @@
 Each program is compiled ahead of time at the published shape (225,280 rows). Bytes come from the
 windows that are transferred, bundles (one a cycle) from the final machine code, trips from the grid.
 
-Two models, neither of which knows a TPU at work:
+Two models:
 - `overlap`: max(bytes / (0.75 x bandwidth), bundles / clock), as transfers and arithmetic overlap in a
   pipelined loop; kernels also pay their first fetch and last write, which nothing hides. 0.75 was
   fitted to published v6e times and is uncalibrated elsewhere. Where both sides are bound by memory the
   ratio cannot pass full rows / visited rows, 1.78 at 56 %.
-- `serial`: bytes / bandwidth + bundles / clock, nothing fitted; for XLA's fusions it comes within
-  8 % of the published v6e times, for pipelined kernels it is too pessimistic.
+- `serial`: bytes / bandwidth + bundles / clock, nothing fitted: what `hloscope kernel` takes, as it comes within
+  8 % of the published v6e times of XLA's fusions, and of copies on tpu7x (docs/kernel_analysis.md).
 """
 
 from __future__ import annotations
