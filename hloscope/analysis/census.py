@@ -29,9 +29,7 @@ class Family:
     shape: str  # result shape(s) without layout
     count: int
     executions: int | None
-    bytes: (
-        int | None
-    )  # HBM bytes of all executions in a step, of kernels at their valid rows where those are known
+    bytes: int | None  # HBM bytes of all executions in a step; kernels at their valid rows, where known
     thread: str | None  # "sparsecore" or None
     op_name: str
     source: SourceFrame | None

@@ -166,15 +166,24 @@ class Costs:
         self, instruction: Instruction, moved: int | None, work: Work, limit: str | None, source: str
     ) -> Cost:
         chip = self.chip
-        terms = {} if chip is None or moved is None else self._terms(chip, instruction, moved, work)
+        elsewhere = _is_elsewhere(instruction)
+        # No core works on what a copy engine moves, a SparseCore, or whoever fetches from the host.
+        by_core = not elsewhere and not is_async_start(instruction.opcode)
+        terms: dict[str, float | None] = {}
+        if chip is not None and moved is not None:
+            worked_on = _loaded_and_stored(instruction, moved) if by_core else 0
+            terms = {
+                "bandwidth": moved / (chip.hbm_efficiency * chip.hbm_bytes_per_second),
+                "compute": _compute_seconds(chip, work),
+                "issue": _issue_seconds(chip, work, worked_on),
+            }
         known = {name: seconds for name, seconds in terms.items() if seconds is not None}
         bound = max(known, key=known.__getitem__) if known else None
         # Work that none of the terms sees, as in VMEM on a chip whose slots are not known, is not free.
         unseen = bound is not None and not known[bound]
-        elsewhere = _is_elsewhere(instruction)
         least = work.is_least or unseen or len(known) < len(terms) or elsewhere
         latency = 0.0
-        if chip is not None and (moved or 0) >= _LEAST_BYTES and not _is_transfer(instruction):
+        if chip is not None and (moved or 0) >= _LEAST_BYTES and by_core:
             latency = chip.operation_seconds or 0.0
         term = bound if bound and known[bound] else None
         seconds = None if bound is None else _together(known, instruction) + latency
@@ -191,14 +200,6 @@ class Costs:
             bound_seconds=known.get(term or "", latency),
             latency_seconds=latency,
         )
-
-    def _terms(self, chip: Chip, instruction: Instruction, moved: int, work: Work) -> dict[str, float | None]:
-        """Seconds by term; None where the chip's rate is not known."""
-        return {
-            "bandwidth": moved / (chip.hbm_efficiency * chip.hbm_bytes_per_second),
-            "compute": _compute_seconds(chip, work),
-            "issue": _issue_seconds(chip, work, _loaded_and_stored(instruction, moved)),
-        }
 
 
 def is_collective(instruction: Instruction) -> bool:
@@ -257,16 +258,9 @@ def _is_elsewhere(instruction: Instruction) -> bool:
     return False
 
 
-def _is_transfer(instruction: Instruction) -> bool:
-    """Whether no core works on what is moved: a copy engine does, a SparseCore, or whoever fetches from the host."""
-    return is_async_start(instruction.opcode) or _is_elsewhere(instruction)
-
-
 def _loaded_and_stored(instruction: Instruction, moved: int) -> int:
     """Bytes that a core loads into registers or stores: of values in HBM, by way of VMEM, and of those that lie there,
     which most instructions have none of."""
-    if _is_transfer(instruction):
-        return 0
     for value in (instruction, *instruction.operands):
         if VMEM in value.shape.spaces:
             return moved + (space_bytes(instruction, VMEM) or 0)
