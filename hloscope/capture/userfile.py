@@ -7,8 +7,9 @@ import site
 import sys
 import sysconfig
 import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import hloscope
@@ -21,6 +22,15 @@ from hloscope.plan import Plan
 _PACKAGE = str(Path(hloscope.__file__).parent)
 
 
+class _AsItIsNow(SourceFileLoader):
+    """Compiles the source each time: cached bytecode counts as fresh while size and second of change are the same,
+    so that an edit of one digit right after a run would go unseen."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def load(path: Path) -> ModuleType:
     """Run a step file as a module named like it, its folder first on the path as for a script."""
     sys.path.insert(0, str(path.parent))
@@ -30,6 +40,8 @@ def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is not a Python file")
+    if type(spec.loader) is SourceFileLoader:
+        spec.loader = _AsItIsNow(name, str(path))
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickling look a class's module up by name.
     sys.modules[name] = module

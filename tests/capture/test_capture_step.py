@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -153,6 +154,22 @@ def test_changes_that_change_the_outcome_are_noticed(write_step) -> None:
         )
     ]
     assert len(set(keys)) == 4
+
+
+def test_an_edit_within_a_second_is_noticed(write_step, tmp_path: Path) -> None:
+    body = """
+        @hs.step(topology="v5e:2x4")
+        def step(topology):
+            return hs.Step(lambda x: x * {factor}, args=(shaped(topology, (64, 128), "data"),))
+    """
+    keys = []
+    for factor in (2, 3):
+        path = write_step(body.format(factor=factor))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        keys.append(capture_step(path).key)
+    assert keys[0] != keys[1]
+    # Nothing is left beside the user's file.
+    assert [found.name for found in tmp_path.iterdir()] == ["steps.py"]
 
 
 def test_a_jitted_step_keeps_its_own_shardings(write_step) -> None:
