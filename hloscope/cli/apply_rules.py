@@ -55,7 +55,6 @@ class Request:
 def run(request: Request) -> int:
     """Plan, write, and return the exit code. What can be refused is refused before a compile."""
     from hloscope.devices import read_figures
-    from hloscope.planner.judge import TRADE
     from hloscope.planner.run import Options, Planner
     from hloscope.report.build import check_valid_fraction
     from hloscope.report.target import is_step
@@ -78,7 +77,7 @@ def run(request: Request) -> int:
         select=select,
         ignore=ignore,
         objective=request.objective,
-        trade=TRADE if request.tolerance is None else parse_share(request.tolerance),
+        trade=None if request.tolerance is None else parse_share(request.tolerance),
         unsafe=request.unsafe_fixes,
         valid_fraction=request.valid_fraction,
         chip_figures=request.chip_figures,

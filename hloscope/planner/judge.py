@@ -35,10 +35,10 @@ def judge(
     codes: Sequence[str],
     *,
     objective: Objective,
-    trade: float = TRADE,
+    trade: float | None = None,
 ) -> Verdict:
     """Whether `after`, changed for the findings of `codes`, is kept over `before`. `trade` is the share that figures
-    of the other objective may lose."""
+    of the other objective may lose; None is `TRADE`, or more where much is gained."""
     if after.failed is not None:
         return Verdict(kept=False, reason=after.failed)
     if before.failed is not None:
@@ -92,7 +92,9 @@ def _places(tally: Tally) -> str:
     return f"{tally.count} ({size(tally.bytes)})" if tally.count else "none"
 
 
-def _worse(before: Measured, after: Measured, name: str, objective: Objective, trade: float) -> str | None:
+def _worse(
+    before: Measured, after: Measured, name: str, objective: Objective, trade: float | None
+) -> str | None:
     old, new = _value(before, name), _value(after, name)
     if old is None or new is None or old <= 0:
         return None
@@ -101,7 +103,7 @@ def _worse(before: Measured, after: Measured, name: str, objective: Objective, t
     allowed = TOLERANCE
     gained = gain(before, after, objective)
     if not wanted and gained > growth:
-        allowed = max(TOLERANCE, trade, _SHARE_OF_GAIN * gained)
+        allowed = max(TOLERANCE, max(TRADE, _SHARE_OF_GAIN * gained) if trade is None else trade)
     if growth <= allowed:
         return None
     if name == "seconds":

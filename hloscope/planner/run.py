@@ -14,7 +14,7 @@ from hloscope.engine import chosen_rules
 from hloscope.errors import CompileError, UserError
 from hloscope.plan import Plan, to_fields
 from hloscope.planner.candidates import ROWS_CODES, Candidate, Described, candidates
-from hloscope.planner.judge import TRADE, Objective
+from hloscope.planner.judge import Objective
 from hloscope.planner.measured import Measured, measure, ragged_rows
 from hloscope.planner.pool import at_once, room_for
 from hloscope.planner.search import Outcome, search
@@ -27,13 +27,13 @@ from hloscope.units import plural
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a planner is told besides the step. `select` and `ignore` are rule codes, `trade` is the share that
-    figures of the other objective may lose."""
+    figures of the other objective may lose; `judge` has it if it is None."""
 
     topology: str | None = None
     select: Sequence[str] = ()
     ignore: Sequence[str] = ()
     objective: Objective = "temp"
-    trade: float = TRADE
+    trade: float | None = None
     unsafe: bool = False
     valid_fraction: float | None = None
     chip_figures: str | None = None

@@ -8,7 +8,7 @@ from functools import partial
 
 from hloscope.plan import BeforeLoop, LogicalRules, LoopUpdate, MoveAxis, Plan, ValidRows
 from hloscope.planner.candidates import Candidate
-from hloscope.planner.judge import TOLERANCE, TRADE, Objective, Verdict, gain, judge
+from hloscope.planner.judge import TOLERANCE, Objective, Verdict, gain, judge
 from hloscope.planner.measured import Measured
 
 # Compiles and measures a step with each of some plans; the texts say what is being tried. A compile that fails
@@ -51,7 +51,7 @@ def search(
     attempt: Try,
     objective: Objective,
     *,
-    trade: float = TRADE,
+    trade: float | None = None,
 ) -> Outcome:
     """Try every candidate alone, then the kept ones together; where that fails, one after the other."""
     keep: _Judge = partial(judge, objective=objective, trade=trade)

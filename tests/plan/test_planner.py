@@ -131,6 +131,9 @@ def test_how_much_may_be_traded_can_be_told() -> None:
     assert judge(before, faster, ["HS201"], objective="time").reason.startswith("worse: temp")
     assert judge(before, faster, ["HS201"], objective="time", trade=0.1).kept
     assert not judge(before, faster, ["HS201"], objective="temp", trade=0.1).kept, "temp is what is wanted"
+    much_faster = replace(faster, seconds=2.0)
+    assert judge(before, much_faster, ["HS201"], objective="time").kept, "a tenth of what is saved"
+    assert not judge(before, much_faster, ["HS201"], objective="time", trade=0.01).kept
     (trial,) = search(before, [MESH], lambda plans: [faster for _ in plans], "time", trade=0.1).trials
     assert trial.verdict.kept
 
