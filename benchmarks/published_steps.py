@@ -132,37 +132,16 @@ def _matmul(n: int, rows: int, contracted: int, columns: int) -> hs.Step:
     return hs.Step(call, args=(square, square))
 
 
-@hs.step(topology="v5e:2x2")
-def matmul_1024_small(topology: hs.Topology) -> hs.Step:
-    """Blocks of 128 x 128 and 128 x 128."""
-    return _matmul(1024, 128, 128, 128)
+def _matmul_step(n: int, size: str) -> Any:
+    def build(topology: hs.Topology) -> hs.Step:
+        return _matmul(n, *MATMUL_BLOCKS[size])
+
+    build.__name__ = build.__qualname__ = f"matmul_{n}_{size}"
+    return hs.step(topology="v5e:2x2")(build)
 
 
-@hs.step(topology="v5e:2x2")
-def matmul_1024_large(topology: hs.Topology) -> hs.Step:
-    """Blocks of 512 x 1024 and 1024 x 1024."""
-    return _matmul(1024, 512, 1024, 1024)
-
-
-@hs.step(topology="v5e:2x2")
-def matmul_4096_small(topology: hs.Topology) -> hs.Step:
-    """Blocks of 128 x 128 and 128 x 128."""
-    return _matmul(4096, 128, 128, 128)
-
-
-@hs.step(topology="v5e:2x2")
-def matmul_4096_large(topology: hs.Topology) -> hs.Step:
-    """Blocks of 512 x 1024 and 1024 x 1024."""
-    return _matmul(4096, 512, 1024, 1024)
-
-
-@hs.step(topology="v5e:2x2")
-def matmul_8192_small(topology: hs.Topology) -> hs.Step:
-    """Blocks of 128 x 128 and 128 x 128."""
-    return _matmul(8192, 128, 128, 128)
-
-
-@hs.step(topology="v5e:2x2")
-def matmul_8192_large(topology: hs.Topology) -> hs.Step:
-    """Blocks of 512 x 1024 and 1024 x 1024."""
-    return _matmul(8192, 512, 1024, 1024)
+# Rows, contracted dimension and columns of a block.
+MATMUL_BLOCKS = {"small": (128, 128, 128), "large": (512, 1024, 1024)}
+globals().update(
+    {f"matmul_{n}_{size}": _matmul_step(n, size) for n in (1024, 4096, 8192) for size in MATMUL_BLOCKS}
+)
