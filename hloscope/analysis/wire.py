@@ -133,15 +133,15 @@ def on_sparsecore(collective: Instruction) -> bool:
 
 def _started(path: _Path | None, opcode: str, collective: Instruction) -> _Path | None:
     """The way with what begins it: where nothing is sent, nothing begins."""
-    if path is None or not path.sent:
-        return path if path is None else replace(path, starts=0)
+    if path is None:
+        return None
+    if not path.sent:
+        return replace(path, starts=0)
+    if not on_sparsecore(collective):
+        return path
     rings = rings_of(collective.proto.backend_config)
     phases = 1 if rings is None else rings.phases
-    return replace(
-        path,
-        starts=phases * _PASSES.get(opcode, 1) if on_sparsecore(collective) else 1,
-        on_sparsecore=on_sparsecore(collective),
-    )
+    return replace(path, starts=phases * _PASSES.get(opcode, 1), on_sparsecore=True)
 
 
 def _path(opcode: str, collective: Instruction, torus: Torus) -> _Path | None:
