@@ -137,7 +137,8 @@ def _call(
 
 def _cost(rows: int, read: list[int], written: int, itemsize: int) -> pl.CostEstimate:
     """For the scheduler: the whole buffer, as the limit is not known when it decides. `flops` are vector operations,
-    17 for two elements of the forward pass and 18 for one of the gradient (docs/row_kernels.md)."""
+    17 for two elements of the forward pass and 18 for one of the gradient (docs/row_kernels.md): those of SiLU,
+    as which GELU is counted too."""
     numbers = rows * read[0] // 2
     return pl.CostEstimate(
         flops=17 * numbers // 2 if len(read) == 1 else 18 * numbers,
